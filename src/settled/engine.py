@@ -1,0 +1,320 @@
+"""The port to the log: topics, producers and consumers of records. Implementations live in `engines/`.
+
+Every method's docstring says what is durable when it returns, which thread may call it, what it raises beyond
+Unavailable (which any may raise: nothing happened, trying again is safe), and which capability it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal, Protocol
+
+import msgspec
+
+from settled.record import Message, Record
+
+Durability = Literal["memory", "local", "committed"]
+Compression = Literal["none", "zstd"]
+Start = Literal["earliest", "latest"]
+Partition = tuple[str, int]  # topic, number
+
+
+class Capabilities(msgspec.Struct, frozen=True):
+    """What an engine can keep. Read by the runtime, and tested both ways by the conformance suite."""
+
+    durability: frozenset[Durability]
+    forms: frozenset[str] = frozenset({"log"})
+    null_headers: bool = True  # header values may be none
+    repeated_headers: bool = True  # header names may repeat
+    producer_resume: bool = False  # a named producer can ask how far it came
+    witness: bool = False  # marks show whether a log went back or was replaced
+    max_message_bytes: int = 1_000_000
+
+
+class TopicSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic as the contract wants it. `retention_s` and `retention_bytes` none keep for ever (bytes: per topic)."""
+
+    name: str
+    partitions: int = 1
+    retention_s: float | None = None
+    retention_bytes: int | None = None
+    max_message_bytes: int | None = None  # none: the engine's own limit
+
+
+class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """`begin` is the first offset still held, `end` the next to be given out; `records` and `bytes` are held now."""
+
+    partition: int
+    begin: int
+    end: int
+    records: int
+    bytes: int  # expanded
+    stored_bytes: int  # as held, compressed
+    oldest_us: int | None = None  # accepted time of the first record held
+
+
+class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
+    spec: TopicSpec
+    identity: str  # names this incarnation of the topic; another after it was deleted and made anew
+    partitions: list[PartitionInfo]
+
+
+class MemberInfo(msgspec.Struct, frozen=True, kw_only=True):
+    member: str
+    host: str
+    pid: int
+    partitions: list[Partition]
+    lease_left_s: float
+
+
+class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """`committed` is the engine's cache of each frontier; it may lag behind the store and never leads."""
+
+    group: str
+    members: list[MemberInfo]
+    committed: dict[Partition, int]
+    epochs: dict[Partition, int]
+
+
+class ProducerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """How a producer batches. A batch closes at whichever of the three bounds is met first.
+
+    identity         a name makes sequences durable, so that a restarted producer stores nothing twice; none: this
+                     process only
+    linger_s         at most this long after its first record a batch is sent
+    buffer_bytes     `send` waits (back-pressure) while this much is not yet accepted
+    """
+
+    identity: str | None = None
+    durability: Durability = "local"
+    compression: Compression = "zstd"
+    batch_records: int = 400
+    batch_bytes: int = 600_000
+    linger_s: float = 0.008
+    buffer_bytes: int = 32 * 1024 * 1024
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """Where an accepted message stands. `stored` is false when its sequence had been stored before (a retry)."""
+
+    topic: str
+    partition: int
+    offset: int
+    id: str
+    stored: bool = True
+
+
+class Pending(Protocol):
+    """A message on its way."""
+
+    def done(self) -> bool:
+        """Any thread. Whether `result` returns (or raises) at once."""
+        ...
+
+    def result(self, timeout: float | None = None) -> Receipt:
+        """Any thread. The receipt, once accepted at the declared durability point.
+
+        Raises TimeoutError when not yet known, or the error that the batch met (the message is then not stored, or
+        for Unavailable not known to be; sending it again under its id is safe).
+        """
+        ...
+
+
+class Producer(Protocol):
+    """Any thread may call it. Closed by `close`, which sends what is buffered."""
+
+    def send(self, message: Message, *, sequence: int | None = None) -> Pending:
+        """Buffer a message. Nothing is durable yet: `result()` or `flush()` says when.
+
+        `sequence` (named producers only) must rise from call to call; a sequence not above `resume_point()` is
+        dropped as stored before. Raises InvalidMessage or TooLarge with nothing buffered. Waits while the buffer is
+        full.
+        """
+        ...
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Return when all that was sent before is accepted at the declared durability point.
+
+        Raises the first error met since the last flush, its message counting the unconfirmed; TimeoutError.
+        """
+        ...
+
+    def resume_point(self) -> int | None:
+        """The last sequence durably accepted from this identity, none if there is none. Needs `producer_resume`."""
+        ...
+
+    def close(self) -> None:
+        """Flush, then release. A second call does nothing. Raises what `flush` raises, after releasing."""
+        ...
+
+
+# What a consumer's poll brings, in the order in which it must be handled.
+
+
+class Assigned(msgspec.Struct, frozen=True, kw_only=True):
+    """The partition is this member's from now on, under `epoch`. Nothing is fetched until `start` is called."""
+
+    topic: str
+    partition: int
+    epoch: int
+    clean: bool  # the owner before gave it back in good order (or there was none)
+    identity: str  # the topic's incarnation, see TopicInfo.identity
+    begin: int
+    end: int
+    original: bool  # the partition was there when the group began: `start: latest` may apply to it
+
+
+class Revoking(msgspec.Struct, frozen=True, kw_only=True):
+    """Another member needs the partition. Take no more of it, end what runs, save the frontier, then `release`."""
+
+    topic: str
+    partition: int
+
+
+class Lost(msgspec.Struct, frozen=True, kw_only=True):
+    """The partition is already another's. Commit nothing of it."""
+
+    topic: str
+    partition: int
+
+
+class Fetched(msgspec.Struct, frozen=True, kw_only=True):
+    """Records of one partition, offsets rising. Offsets missing below `next_offset` are holes and never come.
+
+    `gap_from` is set when the offsets from there to the first record (or `next_offset`) were wanted and are gone.
+    `witness` fingerprints the log's content up to `next_offset`; see `Consumer.start`.
+    """
+
+    topic: str
+    partition: int
+    records: list[Record]
+    next_offset: int
+    size: int  # expanded bytes: the sum of Record.size
+    witness: bytes = b""
+    gap_from: int | None = None
+
+
+class Stopped(msgspec.Struct, frozen=True, kw_only=True):
+    """The partition cannot be read further (Damaged, HistoryLost). Others go on; this one stays where it is."""
+
+    topic: str
+    partition: int
+    error: Exception
+
+
+Delivery = Assigned | Revoking | Lost | Fetched | Stopped
+
+
+class Consumer(Protocol):
+    """One member of a group. One thread owns it; only `wakeup` may be called from others.
+
+    The engine keeps the membership alive on its own, however long the owner is busy.
+    """
+
+    member: str
+
+    def poll(self, timeout: float, *, records: int, bytes: int) -> list[Delivery]:
+        """Wait up to `timeout` seconds for something to do and return it; at once when `wakeup` was called.
+
+        `records` and `bytes` (expanded) bound what is fetched; they are targets: with any room at all, one batch
+        comes even if it is larger. With `records=0` nothing is fetched. Raises Unavailable.
+        """
+        ...
+
+    def start(self, topic: str, partition: int, offset: int, *, witness: tuple[int, bytes] | None = None) -> None:
+        """Fetch the assigned partition from `offset` on.
+
+        `witness` is (offset, fingerprint) as a Fetched brought them before. Raises HistoryLost when the log's content
+        up to there is not what it was, or the log ends before `offset`. Needs `witness` to tell the former.
+        """
+        ...
+
+    def release(self, topic: str, partition: int, *, clean: bool = True) -> None:
+        """Give the partition back, after Revoking or when stopping. Raises nothing if it was lost meanwhile.
+
+        `clean=False` tells the next owner that records may have been in flight (see Assigned.clean).
+        """
+        ...
+
+    def raise_epoch(self, topic: str, partition: int, at_least: int) -> int:
+        """A new epoch not below `at_least` for a partition that this member still owns. Raises Fenced if not.
+
+        For a store that remembers a higher epoch than the engine does.
+        """
+        ...
+
+    def commit(self, frontiers: Mapping[Partition, int]) -> None:
+        """Tell the engine the frontiers: a cache for people and for retention. Never ahead of the store."""
+        ...
+
+    def pause(self, partitions: Iterable[Partition]) -> None:
+        """Fetch nothing more of these until `resume`. Forgotten when the partition is given back."""
+        ...
+
+    def resume(self, partitions: Iterable[Partition]) -> None:
+        """Fetch these again."""
+        ...
+
+    def wakeup(self) -> None:
+        """Any thread. Makes a running or the next `poll` return at once."""
+        ...
+
+    def close(self) -> None:
+        """Release all that is still owned (unclean unless released before), leave the group at once."""
+        ...
+
+
+class ConsumerGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """What a member joins with. `lease_s`: how long the engine waits for a silent member before it gives its
+    partitions to others, by the engine's clock."""
+
+    group: str
+    topics: tuple[str, ...]
+    lease_s: float = 10.0
+    member: str | None = None  # a name for people; ownership never rests on it
+
+
+class Engine(Protocol):
+    """A log engine. Any thread may call it."""
+
+    name: str  # sqlite, kafka: what `messaging.system` and labels say
+    url: str
+    capabilities: Capabilities
+
+    def ensure_topic(self, spec: TopicSpec) -> TopicInfo:
+        """Create the topic unless it exists; durable when it returns. An existing topic takes on the spec's retention
+        and limit. Raises ContractError when it exists with another number of partitions."""
+        ...
+
+    def topics(self) -> list[TopicInfo]:
+        """All topics with their positions, each read as one consistent snapshot."""
+        ...
+
+    def groups(self, group: str | None = None) -> list[GroupInfo]:
+        """All groups, or the one named."""
+        ...
+
+    def offset_at(self, topic: str, partition: int, us: int) -> int:
+        """The first offset whose record was accepted at or after `us` (engine's clock); the end if there is none."""
+        ...
+
+    def read(self, topic: str, partition: int, offset: int, *, records: int = 100) -> list[Record]:
+        """Up to `records` records from `offset` on, without joining a group. Raises Damaged."""
+        ...
+
+    def producer(self, spec: ProducerSpec) -> Producer:
+        """Raises Unsupported when the engine cannot keep the durability asked for."""
+        ...
+
+    def consumer(self, group: ConsumerGroup) -> Consumer:
+        """Join a group. Partitions come through `poll`. Raises ContractError for an unknown topic."""
+        ...
+
+    def maintain(self, *, force: bool = False) -> dict[str, int]:
+        """Apply retention once; returns records removed per topic. Never passes the committed frontier of a group
+        that is active (has members, or had within the topic's retention) unless `force`."""
+        ...
+
+    def close(self) -> None:
+        """Release everything. A second call does nothing."""
+        ...

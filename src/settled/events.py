@@ -1,0 +1,86 @@
+"""What happened, for those who watch: metrics, logs, the console and tests. Signals carry values, never decide.
+
+A listener runs on the thread where the event happened and must be quick; an exception in it is logged and dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from settled.outcome import Failure, Outcome
+from settled.record import Record
+
+log = logging.getLogger("settled.events")
+
+
+class Event(msgspec.Struct, frozen=True):
+    """The root of all events."""
+
+
+class Settled(Event, frozen=True):
+    """A group's endings are durable. `counts` says how many records ended how; `seconds` is the transaction."""
+
+    consumer: str
+    counts: dict[Outcome, int]
+    seconds: float
+
+
+class AttemptFailed(Event, frozen=True):
+    """One run of the handler failed and was charged (`count` runs so far)."""
+
+    consumer: str
+    record: Record
+    failure: Failure
+    count: int
+
+
+class PartitionChanged(Event, frozen=True):
+    """`change` is assigned, released, lost or stopped; `why` is set for the last two."""
+
+    consumer: str
+    topic: str
+    partition: int
+    epoch: int
+    change: str
+    why: str = ""
+
+
+class GapFound(Event, frozen=True):
+    """Offsets first to next-1 can no longer be read: retention passed the frontier."""
+
+    consumer: str
+    topic: str
+    partition: int
+    first: int
+    next: int
+
+
+class StateChanged(Event, frozen=True):
+    """The worker's state: starting, running, idle, paused, waiting, stopping, stopped; `why` in words."""
+
+    consumer: str
+    state: str
+    why: str = ""
+
+
+Listener = Callable[[Event], None]
+
+
+class Events:
+    """A list of listeners. Nothing is kept when nobody listens."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Listener] = []
+
+    def listen(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+
+    def tell(self, event: Event) -> None:
+        for listener in self._listeners:
+            try:
+                listener(event)
+            except Exception:
+                log.exception("a listener failed on %s", type(event).__name__)

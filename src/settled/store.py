@@ -1,0 +1,283 @@
+"""The port to the effects: inbox, fence, frontier, versions, attempts and quarantine, in the user's database.
+Implementations live in `stores/`.
+
+Law 1: an effect, its inbox mark and the frontier commit in one transaction. Law 2: the epoch is checked inside it.
+Every method may raise Unavailable: nothing was committed, trying again is safe, no attempt is burnt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from settled.outcome import Attempts, Ending, Failure, Outcome
+from settled.record import Record
+
+
+class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Who consumes, and what of the contract the store must keep.
+
+    consumer         the inbox's first column; the group, or group and topic where dedupe scope is `topic`
+    inbox            effectively-once: screen and mark; otherwise neither is done
+    versioned        refuse versions not above the last one applied for the key
+    owner            who answers for quarantined records; code_version: what ran, both kept as evidence
+    """
+
+    consumer: str
+    inbox: bool = True
+    versioned: bool = False
+    owner: str = ""
+    code_version: str = ""
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A partition's frontier as it will stand when the transaction commits, and the epoch that may move it.
+
+    `witness` is (offset, fingerprint) of the log's content at or below the frontier, see `engine.Fetched`.
+    """
+
+    topic: str
+    partition: int
+    epoch: int
+    frontier: int
+    witness: tuple[int, bytes] | None = None
+
+
+class Position(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a consumer stands in a partition, as the store holds it. `identity` is the topic's incarnation."""
+
+    topic: str
+    partition: int
+    epoch: int
+    frontier: int
+    identity: str
+    witness: tuple[int, bytes] | None = None
+    updated_us: int = 0
+
+
+class QuarantineEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A quarantined record with its evidence.
+
+    state            held; requested (a redrive was asked for and its owner will run it); settled (a redrive ended it);
+                     discarded. A redrive that fails goes back to held with its attempts added.
+    parked           held only because an earlier record of its key is: it runs after that one, in offset order
+    value_bytes      the size of the original value; a value above the store's evidence limit is kept once, whole, in a
+                     table of its own and comes back with `entry`, never with a list
+    """
+
+    number: int  # the entry's id, what people type
+    consumer: str
+    record: Record
+    failure: Failure
+    attempts: Attempts
+    owner: str
+    state: str
+    quarantined_us: int
+    parked: bool = False  # held only because an earlier record of its key is
+    code_version: str = ""
+    value_bytes: int = 0
+    notes: tuple[str, ...] = ()
+
+
+class QuarantineGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Equal failures: same consumer, error class and fingerprint."""
+
+    consumer: str
+    fingerprint: str
+    error: str
+    message: str  # of the newest
+    count: int
+    oldest_us: int
+    newest_us: int
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """Which entries; all that are given must hold. Empty tuples and none mean: any."""
+
+    consumer: str | None = None
+    numbers: tuple[int, ...] = ()
+    fingerprint: str | None = None
+    topic: str | None = None
+    event_id: str | None = None
+    states: tuple[str, ...] = ("held",)
+
+
+class Quarantine(Protocol):
+    """The shelf of quarantined records, for people. Any thread. Selections are frozen into numbers by `select`: what
+    arrives later is never included."""
+
+    def select(self, selection: Selection) -> list[int]:
+        """The numbers of the entries, oldest first."""
+        ...
+
+    def entries(self, numbers: Sequence[int]) -> list[QuarantineEntry]:
+        """The entries without values above the evidence limit. Raises ContractError naming a number not there."""
+        ...
+
+    def entry(self, number: int) -> QuarantineEntry:
+        """One entry, whole: key, value and headers byte for byte as they came."""
+        ...
+
+    def groups(self, consumer: str | None = None) -> list[QuarantineGroup]:
+        """Held entries grouped by equal failure, largest first."""
+        ...
+
+    def request(self, numbers: Sequence[int], *, reason: str, who: str) -> dict[str, int]:
+        """Ask for a redrive. held -> requested, each guarded by its state, so that two calls at once ask once.
+        Returns counts: requested, already_requested, settled, discarded. Raises Refused for an entry whose inbox mark
+        is gone (law 9), with nothing changed."""
+        ...
+
+    def discard(self, numbers: Sequence[int], *, reason: str, who: str) -> int:
+        """held -> discarded; the inbox mark becomes DISCARDED. Returns how many changed."""
+        ...
+
+    def note(self, number: int, text: str, *, who: str) -> None:
+        """Add a note for people."""
+        ...
+
+
+class Tx(Protocol):
+    """What a handler writes through. Statements run in the transaction that also holds the inbox mark; committing or
+    rolling back is not the handler's to do and is refused."""
+
+    def execute(self, sql: str, params: Any = ()) -> Any:
+        """Run one statement with the store's own placeholders; returns its cursor, to fetch from."""
+        ...
+
+    def executemany(self, sql: str, rows: Iterable[Any]) -> Any:
+        """Run one statement for each row of parameters."""
+        ...
+
+
+class Session(Protocol):
+    """One thread's way into the store, for one consumer. One unit of work at a time, in this order:
+
+    `begin` -> `screen` -> handlers write through `tx` -> `settle` (or `rollback`).
+    """
+
+    tx: Tx
+
+    def begin(self, fence: Sequence[Progress], *, redrive: bool = False) -> None:
+        """Start a unit for the partitions in `fence`. The fence is checked before the first write and again with the
+        commit. A store whose write lock is global takes it no earlier than the first use of `tx`.
+
+        For a redrive a mark QUARANTINED counts as not settled and is replaced by the new ending (guarded), and the
+        quarantine entry is settled, or goes back to held with its attempts added.
+        """
+        ...
+
+    def screen(self, records: Sequence[Record]) -> list[Outcome | None]:
+        """For each record, in order: DUPLICATE or STALE if it is one (duplicates within the list count), else none."""
+        ...
+
+    def settle(self, endings: Sequence[Ending], progress: Sequence[Progress]) -> None:
+        """Mark the endings, store the frontiers, commit: all durable when it returns, or nothing is. An Ending with
+        QUARANTINED also writes the quarantine entry (its `failure` and `attempts` are set).
+
+        Raises Fenced (an epoch moved on: nothing was written), CommitUnknown (ask `settled`), or Conflict (another
+        transaction settled one of these ids meanwhile: nothing was written, begin again).
+        """
+        ...
+
+    def rollback(self) -> None:
+        """Undo the unit. Never raises; without a unit it does nothing."""
+        ...
+
+    def charge(self, progress: Progress, record: Record, attempts: Attempts) -> None:
+        """Store what is known of a failing or suspected record, in a transaction of its own. Raises Fenced.
+
+        An ending of the record through `settle` removes it.
+        """
+        ...
+
+    def settled(self, records: Sequence[Record]) -> list[Outcome | None]:
+        """How each record ended, as the inbox says, read afresh; none: not settled."""
+        ...
+
+    def close(self) -> None:
+        """Roll back and release."""
+        ...
+
+
+class Conflict(Exception):
+    """Another transaction settled one of these ids meanwhile; nothing was written. Begin the unit again."""
+
+
+class Store(Protocol):
+    """An effect store. Any thread may call it; calls may block."""
+
+    name: str  # sqlite, postgresql
+    url: str
+    parallel: bool  # transactions of several sessions proceed side by side
+
+    def migrate(self) -> None:
+        """Create or bring up to date settled's own tables; safe when many processes do it at once. Raises Refused for
+        a schema newer than this release."""
+        ...
+
+    def prepare(self, setup: Callable[[Tx], None]) -> None:
+        """Run the user's own set-up in one transaction, one process at a time."""
+        ...
+
+    def acquire(self, consumer: str, topic: str, partition: int, epoch: int, identity: str) -> Position | None:
+        """Write the fence: from now on lower epochs commit nothing. Returns the position, none for a new partition.
+
+        Waits for a transaction of the previous owner that is about to commit. Raises Fenced when the store holds a
+        higher epoch, or an equal one of another process; HistoryLost when the position is of another incarnation of
+        the topic.
+        """
+        ...
+
+    def epoch(self, consumer: str, topic: str, partition: int) -> int:
+        """The epoch that the store holds, 0 if none."""
+        ...
+
+    def settle_from(self, consumer: str, position: Position) -> None:
+        """Set where a partition begins for a consumer that has no position there yet. Raises Fenced."""
+        ...
+
+    def attempts(self, consumer: str, topic: str, partition: int) -> list[tuple[int, Attempts]]:
+        """The (offset, attempts) of records that failed and have not ended."""
+        ...
+
+    def session(self, spec: ConsumerSpec) -> Session:
+        """A new session; the calling thread owns it."""
+        ...
+
+    def positions(self, consumer: str | None = None) -> list[tuple[str, Position]]:
+        """(consumer, position) pairs, for people and for lag."""
+        ...
+
+    def tally(self, consumer: str) -> dict[Outcome, int]:
+        """How many inbox marks of each outcome are held; counted, not remembered."""
+        ...
+
+    def parked(self, consumer: str, topic: str, partition: int) -> set[bytes]:
+        """Keys of which an entry is held or requested: under `park` their later records go behind it."""
+        ...
+
+    def redrives(self, consumer: str, topic: str, partition: int) -> list[QuarantineEntry]:
+        """Requested entries of the partition, whole, by offset; cheap when there are none."""
+        ...
+
+    @property
+    def quarantine(self) -> Quarantine: ...
+
+    def prune(self, consumer: str, *, older_than_s: float, batch: int = 1000) -> int:
+        """Remove up to `batch` marks that are below their partition's frontier and older than the dedupe horizon;
+        returns how many were looked at, 0 when a sweep is complete. Short transactions only."""
+        ...
+
+    def clock_us(self) -> int:
+        """The store's clock, microseconds since 1970 in UTC. Due times are judged by it."""
+        ...
+
+    def close(self) -> None:
+        """Release everything. A second call does nothing."""
+        ...
+
+
+Mode = Literal["at-most-once", "at-least-once", "effectively-once"]
