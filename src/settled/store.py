@@ -8,7 +8,7 @@ Every method may raise Unavailable: nothing was committed, trying again is safe,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -139,6 +139,18 @@ class Quarantine(Protocol):
         ...
 
 
+class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
+    """`state`: starting, running, idle, paused, waiting, stopping; `why` in words."""
+
+    consumer: str
+    member: str
+    host: str
+    pid: int
+    state: str
+    why: str = ""
+    updated_us: int = 0
+
+
 class Tx(Protocol):
     """What a handler writes through. Statements run in the transaction that also holds the inbox mark; committing or
     rolling back is not the handler's to do and is refused."""
@@ -173,8 +185,21 @@ class Session(Protocol):
         """For each record, in order: DUPLICATE or STALE if it is one (duplicates within the list count), else none."""
         ...
 
-    def settle(self, endings: Sequence[Ending], progress: Sequence[Progress]) -> None:
-        """Mark the endings, store the frontiers, commit: all durable when it returns, or nothing is. An Ending with
+    def save(self) -> None:
+        """Set a savepoint in the unit (replacing the one before): `undo` comes back to it."""
+        ...
+
+    def undo(self) -> None:
+        """Undo what was written through `tx` since `save`; the unit goes on."""
+        ...
+
+    def settle(
+        self,
+        endings: Sequence[Ending],
+        progress: Sequence[Progress],
+        charges: Sequence[tuple[Record, Attempts]] = (),
+    ) -> None:
+        """Mark the endings, keep the charges (see `charge`), store the frontiers, commit: all durable when it returns, or nothing is. An Ending with
         QUARANTINED also writes the quarantine entry (its `failure` and `attempts` are set).
 
         Raises Fenced (an epoch moved on: nothing was written), CommitUnknown (ask `settled`), or Conflict (another
@@ -186,10 +211,9 @@ class Session(Protocol):
         """Undo the unit. Never raises; without a unit it does nothing."""
         ...
 
-    def charge(self, progress: Progress, record: Record, attempts: Attempts) -> None:
-        """Store what is known of a failing or suspected record, in a transaction of its own. Raises Fenced.
-
-        An ending of the record through `settle` removes it.
+    def charge(self, progress: Progress, charges: Sequence[tuple[Record, Attempts]]) -> None:
+        """Store what is known of failing or suspected records of one partition, in one transaction of its own. Raises
+        Fenced. An ending of such a record through `settle` removes it.
         """
         ...
 
@@ -271,6 +295,14 @@ class Store(Protocol):
         returns how many were looked at, 0 when a sweep is complete. Short transactions only."""
         ...
 
+    def report(self, consumer: str, member: str, state: WorkerReport | None) -> None:
+        """What a worker says of itself, for people (`settled status`); none removes it. Never waits for a lock."""
+        ...
+
+    def reports(self, consumer: str | None = None) -> list[WorkerReport]:
+        """What workers said last; those silent for an hour are left out."""
+        ...
+
     def clock_us(self) -> int:
         """The store's clock, microseconds since 1970 in UTC. Due times are judged by it."""
         ...
@@ -278,6 +310,3 @@ class Store(Protocol):
     def close(self) -> None:
         """Release everything. A second call does nothing."""
         ...
-
-
-Mode = Literal["at-most-once", "at-least-once", "effectively-once"]
