@@ -1,0 +1,319 @@
+"""One thread's units of work on a SQLite store. The write lock is taken at the handler's first statement, or at the
+end if there was none; marks, versions, frontiers and quarantine are written at the end, under the same commit.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import apsw
+
+from settled import windows
+from settled.clock import wall_us
+from settled.engine import Partition
+from settled.errors import ContractError, Fenced
+from settled.outcome import Attempts, Ending, Outcome
+from settled.record import Record
+from settled.store import Conflict, ConsumerSpec, Progress
+from settled.stores import evidence
+from settled.stores.fence import fenced
+from settled.stores.sqlite import quarantine
+from settled.stores.sqlite.handle import Handle, ended_by_sqlite
+from settled.stores.sqlite.tx import GuardedTx
+
+_ADVANCE = "UPDATE settled_frontier SET frontier = max(coalesce(frontier, 0), ?3), updated_us = ?4"
+_KEEP = f"{_ADVANCE} WHERE id = ?1 AND epoch = ?2"
+_MOVE = f"{_ADVANCE}, witness_offset = ?5, witness = ?6 WHERE id = ?1 AND epoch = ?2"
+_EPOCH = "SELECT epoch FROM settled_frontier WHERE id = ?"
+_PLACE = (
+    "SELECT p.id FROM settled_frontier p JOIN settled_topic t ON t.id = p.topic_id"
+    " WHERE p.consumer_id = ? AND t.name = ? AND p.partition = ?"
+)
+_MARK = (
+    "INSERT INTO settled_inbox (consumer_id, event_id, outcome, place_id, place_offset, settled_us)"
+    " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+)
+_REPLACE = (
+    "UPDATE settled_inbox SET outcome = ?3, settled_us = ?4"
+    f" WHERE consumer_id = ?1 AND event_id = ?2 AND outcome = {int(Outcome.QUARANTINED)}"
+)
+_VERSION = (
+    "INSERT INTO settled_version (consumer_id, topic_id, record_key, version)"
+    " VALUES (?1, (SELECT id FROM settled_topic WHERE name = ?2), ?3, ?4)"
+    " ON CONFLICT (consumer_id, topic_id, record_key) DO UPDATE SET version = excluded.version"
+    " WHERE excluded.version > version"
+)
+_CHARGE = (
+    "INSERT INTO settled_attempt (place_id, place_offset, event_id, attempts) VALUES (?, ?, ?, ?)"
+    " ON CONFLICT (place_id, place_offset) DO UPDATE SET attempts = excluded.attempts"
+)
+_CHARGED = "SELECT place_offset FROM settled_attempt WHERE place_id = ?"
+_FORGET = "DELETE FROM settled_attempt WHERE place_id = ? AND place_offset = ?"
+_VERSION_OF = (
+    "SELECT version FROM settled_version WHERE consumer_id = ?"
+    " AND topic_id = (SELECT id FROM settled_topic WHERE name = ?) AND record_key = ?"
+)
+_SCREEN_MOST = 1024
+
+
+class SqliteSession:
+    """See `settled.store.Session`. The calling thread owns it."""
+
+    def __init__(self, handle: Handle, spec: ConsumerSpec, consumer_id: int) -> None:
+        self.spec = spec
+        self._handle = handle
+        self._consumer = consumer_id
+        self._guarded_tx = GuardedTx(handle)
+        self.tx = self._guarded_tx
+        self._fence: list[tuple[int, Progress]] = []
+        self._places: dict[Partition, int] = {}
+        self._unit = self._writing = self._redrive = self._saving = False
+
+    def begin(self, fence: Sequence[Progress], *, redrive: bool = False) -> None:
+        if self._unit:
+            raise ContractError("a unit is open", field="session", hint="settle or roll back before beginning again")
+        self._handle.ready()
+        try:
+            self._fence = [(self._place(each.topic, each.partition), each) for each in fence]
+            self._check_fence()
+        except apsw.Error as exc:
+            raise self._handle.meaning(exc) from exc
+        self._unit, self._writing, self._redrive, self._saving = True, False, redrive, False
+        self._guarded_tx.arm(self._open_for_handler)
+
+    def screen(self, records: Sequence[Record]) -> list[Outcome | None]:
+        if not self.spec.inbox and not self.spec.versioned:
+            return [None] * len(records)
+        guarded, self._handle.guarded = self._handle.guarded, False
+        try:
+            marks = self._marks([record.id for record in records]) if self.spec.inbox else {}
+            versions = self._versions(records) if self.spec.versioned else {}
+        except apsw.Error as exc:
+            raise self._handle.meaning(exc) from exc
+        finally:
+            self._handle.guarded = guarded
+        return evidence.judge(self.spec, records, marks, versions, redrive=self._redrive)
+
+    def save(self) -> None:
+        if self._writing and not self._handle.ended:
+            if self._saving:
+                self._own("RELEASE settled_part")
+            self._own("SAVEPOINT settled_part")
+        self._saving = True
+
+    def undo(self) -> None:
+        if self._handle.ended:
+            raise ended_by_sqlite()
+        if self._writing and self._saving:
+            self._own("ROLLBACK TO settled_part")
+        self._handle.refusal = None
+
+    def check(self) -> None:
+        if self._handle.refusal is not None:
+            raise self._handle.refusal
+        if self._handle.ended or (self._writing and not self._handle.connection.in_transaction):
+            raise ended_by_sqlite()
+
+    def settle(
+        self,
+        endings: Sequence[Ending],
+        progress: Sequence[Progress],
+        charges: Sequence[tuple[Record, Attempts]] = (),
+    ) -> None:
+        if not self._unit:
+            raise ContractError("there is no unit to settle", field="session", hint="call begin first")
+        try:
+            self.check()
+            if not self._writing:
+                self._open()
+            self._handle.guarded = False
+            self._move(progress)
+            if endings:
+                self._mark(endings)
+            for record, attempts in charges:
+                self._charge(record, attempts)
+            windows.reach("marks-written")  # effect and marks are made, nothing is committed
+            self._handle.commit()
+        except apsw.Error as exc:
+            self.rollback()
+            raise self._handle.meaning(exc) from exc
+        except BaseException:
+            self.rollback()
+            raise
+        self._end()
+
+    def rollback(self) -> None:
+        self._handle.rollback()
+        self._end()
+
+    def charge(self, progress: Progress, charges: Sequence[tuple[Record, Attempts]]) -> None:
+        if self._unit:
+            raise ContractError("a unit is open", field="session", hint="charge between units, or with `settle`")
+
+        def work() -> None:
+            self._fence = [(self._place(progress.topic, progress.partition), progress)]
+            self._check_fence()
+            for record, attempts in charges:
+                self._charge(record, attempts)
+
+        self._handle.write(work)
+
+    def settled(self, records: Sequence[Record]) -> list[Outcome | None]:
+        self._handle.ready()
+        try:
+            marks = self._marks([record.id for record in records])
+        except apsw.Error as exc:
+            raise self._handle.meaning(exc) from exc
+        found = (marks.get(record.id) for record in records)
+        return [None if mark is None else Outcome(mark) for mark in found]
+
+    def close(self) -> None:
+        self._end()
+        self._handle.close()
+
+    # the steps, in the order they run
+
+    def _open_for_handler(self) -> None:
+        """The handler's first statement: take the lock, look at the fence, then let it write."""
+        try:
+            self._open()
+        except apsw.Error as exc:
+            raise self._handle.meaning(exc) from exc
+        if self._saving:
+            self._own("SAVEPOINT settled_part")
+        self._guarded_tx.open()
+
+    def _open(self) -> None:
+        self._handle.begin()
+        self._writing = True
+        self._check_fence()
+
+    def _check_fence(self) -> None:
+        for place, progress in self._fence:
+            rows = self._handle.all(_EPOCH, (place,))
+            if not rows or rows[0][0] != progress.epoch:
+                raise self._fenced(progress, rows)
+
+    def _fenced(self, progress: Progress, rows: list[Any]) -> Fenced:
+        held = rows[0][0] if rows else None
+        return fenced(self.spec.consumer, progress.topic, progress.partition, progress.epoch, held)
+
+    def _place(self, topic: str, partition: int) -> int:
+        """The id of the partition's row; -1, which no row has, if the partition was never acquired."""
+        place = self._places.get((topic, partition))
+        if place is None:
+            rows = self._handle.all(_PLACE, (self._consumer, topic, partition))
+            if not rows:
+                return -1
+            place = self._places[(topic, partition)] = rows[0][0]
+        return place
+
+    def _marks(self, ids: Sequence[str]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for start in range(0, len(ids), _SCREEN_MOST):
+            part = ids[start : start + _SCREEN_MOST]
+            size = 1 << (len(part) - 1).bit_length()  # few sizes, so that the statements stay prepared
+            filled = (self._consumer, *part, *[None] * (size - len(part)))
+            found.update(self._handle.all(_screen_sql(size), filled))
+        return found
+
+    def _versions(self, records: Sequence[Record]) -> dict[tuple[str, bytes], int]:
+        found = {}
+        for topic, key in {(record.topic, record.key) for record in records if record.version is not None}:
+            if key is not None:
+                for row in self._handle.all(_VERSION_OF, (self._consumer, topic, key)):
+                    found[(topic, key)] = row[0]
+        return found
+
+    def _move(self, progress: Sequence[Progress]) -> None:
+        now = wall_us()
+        for each in progress:
+            place = self._place(each.topic, each.partition)
+            if each.witness is None:
+                self._handle.run(_KEEP, (place, each.epoch, each.frontier, now))
+            else:
+                self._handle.run(_MOVE, (place, each.epoch, each.frontier, now, *each.witness))
+            if self._handle.connection.changes() != 1:
+                rows = self._handle.all(_EPOCH, (place,))
+                raise self._fenced(each, rows)
+
+    def _mark(self, endings: Sequence[Ending]) -> None:
+        now = wall_us()
+        places = self._places_of([ending.record for ending in endings])
+        if self._redrive:
+            for ending in endings:
+                place = places[(ending.record.topic, ending.record.partition)]
+                self._mark_redriven(ending, place, now)
+        else:
+            if self.spec.inbox:
+                consumer, duplicate = self._consumer, Outcome.DUPLICATE
+                self._write_all(
+                    _MARK,
+                    [
+                        (consumer, r.id, e.outcome, places[(r.topic, r.partition)], r.offset, now)
+                        for e in endings
+                        if e.outcome is not duplicate
+                        for r in (e.record,)
+                    ],
+                )
+            for ending in endings:
+                if ending.outcome is Outcome.QUARANTINED:
+                    place = places[(ending.record.topic, ending.record.partition)]
+                    quarantine.add(self._handle, self.spec, self._consumer, place, ending, now)
+        if self.spec.versioned:
+            versions = evidence.applied_versions(endings)
+            self._write_all(_VERSION, [(self._consumer, *place, version) for place, version in versions.items()])
+        self._forget_attempts(endings, places)
+
+    def _mark_redriven(self, ending: Ending, place: int, now: int) -> None:
+        """The new ending takes the mark's place; the entry is settled, discarded, or held again."""
+        if self.spec.inbox and ending.outcome not in (Outcome.QUARANTINED, Outcome.DUPLICATE):
+            self._write_all(_REPLACE, [(self._consumer, ending.record.id, ending.outcome, now)])
+        if not quarantine.end_redrive(self._handle, place, ending):
+            raise Conflict(f"the redrive of {ending.record.id!r} was ended by another")
+
+    def _write_all(self, sql: str, rows: Sequence[tuple[object, ...]]) -> None:
+        """Each row must change one: a row that does not was settled by another transaction meanwhile."""
+        before = self._handle.connection.total_changes()
+        self._handle.run_many(sql, rows)
+        if self._handle.connection.total_changes() - before != len(rows):
+            raise Conflict("another transaction settled one of these ids meanwhile")
+
+    def _charge(self, record: Record, attempts: Attempts) -> None:
+        place = self._places_of([record])[(record.topic, record.partition)]
+        self._handle.run(_CHARGE, (place, record.offset, record.id, evidence.encode_attempts(attempts)))
+
+    def _forget_attempts(self, endings: Sequence[Ending], places: dict[Partition, int]) -> None:
+        for key, place in places.items():
+            known = {row[0] for row in self._handle.run(_CHARGED, (place,))}
+            if known:
+                ended = {e.record.offset for e in endings if (e.record.topic, e.record.partition) == key}
+                self._handle.run_many(_FORGET, [(place, offset) for offset in known & ended])
+
+    def _places_of(self, records: Sequence[Record]) -> dict[Partition, int]:
+        places = {key: self._place(*key) for key in {(record.topic, record.partition) for record in records}}
+        if -1 in places.values():
+            raise ContractError("a record is of a partition that was never acquired", field="endings")
+        return places
+
+    def _own(self, sql: str) -> None:
+        """Run a statement of settled's between those of the handler."""
+        guarded, self._handle.guarded = self._handle.guarded, False
+        try:
+            self._handle.run(sql)
+        except apsw.Error as exc:
+            raise self._handle.meaning(exc) from exc
+        finally:
+            self._handle.guarded = guarded
+
+    def _end(self) -> None:
+        self._guarded_tx.shut()
+        self._unit = self._writing = self._redrive = self._saving = False
+
+
+@functools.cache
+def _screen_sql(size: int) -> str:
+    holders = ",".join("?" * size)
+    return f"SELECT event_id, outcome FROM settled_inbox WHERE consumer_id = ? AND event_id IN ({holders})"
