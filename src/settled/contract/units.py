@@ -96,7 +96,10 @@ def rate(text: str) -> float:
     seconds = _SECONDS.get(unit) or _MORE_RATES.get(unit)
     if seconds is None:
         raise ContractError(f"'/{unit}' is not a unit of a rate", value=text, hint=RATE_HINT)
-    return float(_fraction(number) * _MANY[many] / seconds)
+    value = float(_fraction(number) * _MANY[many] / seconds)
+    if 0 < value < 1e-6:
+        raise ContractError(f"{text!r} is less than one in eleven days", value=text, hint="write 0/s or more than that")
+    return value
 
 
 def count(text: str) -> int:
