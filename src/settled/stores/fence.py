@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from settled.errors import Fenced, HistoryLost
 from settled.store import Position
 
@@ -41,7 +39,3 @@ def check_identity(consumer: str, position: Position, identity: str) -> None:
             f" ({position.identity}); the log now holds {identity}",
             hint="restore the log that belongs to this store, or consume the new topic under a new group name",
         )
-
-
-def with_epoch(position: Position, epoch: int) -> Position:
-    return msgspec.structs.replace(position, epoch=epoch)

@@ -25,7 +25,10 @@ from settled.stores.sqlite.tx import GuardedTx
 
 _ADVANCE = "UPDATE settled_frontier SET frontier = max(coalesce(frontier, 0), ?3), updated_us = ?4"
 _KEEP = f"{_ADVANCE} WHERE id = ?1 AND epoch = ?2"
-_MOVE = f"{_ADVANCE}, witness_offset = ?5, witness = ?6 WHERE id = ?1 AND epoch = ?2"
+_MOVE = (
+    f"{_ADVANCE}, witness_offset = iif(?3 >= coalesce(frontier, 0), ?5, witness_offset),"
+    " witness = iif(?3 >= coalesce(frontier, 0), ?6, witness) WHERE id = ?1 AND epoch = ?2"
+)
 _EPOCH = "SELECT epoch FROM settled_frontier WHERE id = ?"
 _PLACE = (
     "SELECT p.id FROM settled_frontier p JOIN settled_topic t ON t.id = p.topic_id"

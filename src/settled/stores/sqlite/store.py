@@ -102,7 +102,7 @@ class SqliteStore:
                 "UPDATE settled_frontier SET epoch = ?, owner = ?, identity = ?, updated_us = ? WHERE id = ?",
                 (epoch, self._owner, identity, wall_us(), place),
             )
-            return fence.with_epoch(position, epoch) if begun else None
+            return _position(handle.all(_ONE, (consumer, topic, partition))[0]) if begun else None
 
         return self._work(work)
 
