@@ -151,6 +151,17 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     updated_us: int = 0
 
 
+class Gap(msgspec.Struct, frozen=True, kw_only=True):
+    """Offsets `first` to `next_offset` - 1 were gone when the consumer wanted them: retention passed its frontier."""
+
+    consumer: str
+    topic: str
+    partition: int
+    first: int
+    next_offset: int
+    found_us: int
+
+
 class Tx(Protocol):
     """What a handler writes through. Statements run in the transaction that also holds the inbox mark; committing or
     rolling back is not the handler's to do and is refused."""
@@ -193,14 +204,20 @@ class Session(Protocol):
         """Undo what was written through `tx` since `save`; the unit goes on."""
         ...
 
+    def check(self) -> None:
+        """Raises what makes the unit unfit to commit although the handler returned: a statement's error that it
+        swallowed and that spoiled the transaction, or a refused COMMIT. Cheap; no round trip."""
+        ...
+
     def settle(
         self,
         endings: Sequence[Ending],
         progress: Sequence[Progress],
         charges: Sequence[tuple[Record, Attempts]] = (),
     ) -> None:
-        """Mark the endings, keep the charges (see `charge`), store the frontiers, commit: all durable when it returns, or nothing is. An Ending with
-        QUARANTINED also writes the quarantine entry (its `failure` and `attempts` are set).
+        """Mark the endings, keep the charges (see `charge`), store the frontiers, commit: all durable when it
+        returns, or nothing is. An Ending with QUARANTINED also writes the quarantine entry (its `failure` and
+        `attempts` are set).
 
         Raises Fenced (an epoch moved on: nothing was written), CommitUnknown (ask `settled`), or Conflict (another
         transaction settled one of these ids meanwhile: nothing was written, begin again).
@@ -293,6 +310,14 @@ class Store(Protocol):
     def prune(self, consumer: str, *, older_than_s: float, batch: int = 1000) -> int:
         """Remove up to `batch` marks that are below their partition's frontier and older than the dedupe horizon;
         returns how many were looked at, 0 when a sweep is complete. Short transactions only."""
+        ...
+
+    def note_gap(self, consumer: str, topic: str, partition: int, first: int, next_offset: int) -> None:
+        """Remember that offsets first to next_offset-1 were wanted and gone. The same gap is noted once."""
+        ...
+
+    def gaps(self, consumer: str | None = None) -> list[Gap]:
+        """The gaps found, oldest first."""
         ...
 
     def report(self, consumer: str, member: str, state: WorkerReport | None) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from settled.contract.build import Builder, Places
 from settled.contract.model import Contract
 from settled.contract.tree import Node, of_python, of_yaml
@@ -67,6 +69,23 @@ def loads(text: str, *, source: str = "contract") -> tuple[Contract, Places]:
 def from_mapping(mapping: Mapping[str, Any], *, source: str = "App(...)") -> Contract:
     """The contract from nested mappings, shaped as the file is. A duration may also be a timedelta."""
     return _built(of_python(mapping), source)[0]
+
+
+def with_changes(contract: Contract, mapping: Mapping[str, Any], *, source: str = "App(...)") -> Contract:
+    """The contract with what the mapping states in the place of what it said; the rest stays."""
+    stated = from_mapping({"name": contract.name, "version": contract.version, **mapping}, source=source)
+    changed: Contract = _merged(contract, stated, mapping)
+    return changed
+
+
+def _merged(before: Any, stated: Any, mapping: Mapping[str, Any]) -> Any:
+    changes = {}
+    for key, value in mapping.items():
+        name = key.replace("-", "_")
+        new = getattr(stated, name)
+        whole = not isinstance(value, Mapping) or not isinstance(new, msgspec.Struct)
+        changes[name] = new if whole else _merged(getattr(before, name), new, value)
+    return msgspec.structs.replace(before, **changes)
 
 
 def _built(root: Node, source: str) -> tuple[Contract, Places]:

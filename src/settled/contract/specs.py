@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from settled.contract.model import Contract
+from settled.delivery.retry import RetryPolicy
+from settled.delivery.subscription import Subscription
 from settled.engine import ConsumerGroup, ProducerSpec, TopicSpec
+from settled.outcome import FailureClass
 from settled.store import ConsumerSpec
 
 
@@ -50,4 +53,54 @@ def consumer_spec(contract: Contract, code_version: str = "") -> ConsumerSpec:
         versioned=contract.transport.version is not None,
         owner=contract.poison.owner or "",
         code_version=code_version,
+    )
+
+
+def subscription(contract: Contract, *, member: str | None = None, code_version: str = "") -> Subscription:
+    """All that a worker must know."""
+    delivery = contract.delivery
+    return Subscription(
+        group=consumer_group(contract, member),
+        consumer=consumer_spec(contract, code_version),
+        mode=delivery.mode,
+        start=contract.transport.start,
+        ordered=delivery.ordering == "key",
+        concurrency=delivery.concurrency,
+        group_records=delivery.group_size.records,
+        group_bytes=delivery.group_size.bytes,
+        target_s=delivery.group_size.target,
+        linger_s=delivery.group_size.linger,
+        in_flight_records=delivery.in_flight.records,
+        in_flight_bytes=delivery.in_flight.bytes,
+        on_gap=contract.retention.on_gap,
+        grace_s=delivery.grace,
+        horizon_s=delivery.dedupe.horizon,
+        retry=retry_policy(contract),
+    )
+
+
+def retry_policy(contract: Contract) -> RetryPolicy:
+    """What follows a failed run."""
+    poison = contract.poison
+    classes = {
+        name: kind
+        for kind, names in (
+            (FailureClass.TRANSIENT, poison.classes.transient),
+            (FailureClass.PERMANENT, poison.classes.permanent),
+            (FailureClass.DEFECT, poison.classes.defect),
+        )
+        for name in names
+    }
+    return RetryPolicy(
+        transient=poison.attempts.transient,
+        defect=poison.attempts.defect,
+        worker_lost=poison.attempts.worker_lost,
+        first_s=poison.backoff.first,
+        factor=poison.backoff.factor,
+        most_s=poison.backoff.most,
+        deadline_s=poison.deadline,
+        classes=classes,
+        then=poison.then,
+        eviction_burst=poison.eviction.burst,
+        eviction_per_successes=poison.eviction.per_successes,
     )

@@ -1,0 +1,278 @@
+"""App: a contract, a handler, a log and an effect store, put together.
+
+app = App(topic="orders", group="reserve")
+
+@app.handler
+def reserve(tx, record):
+    tx.execute("INSERT INTO reservation (order_id) VALUES (?)", [record.key.decode()])
+
+app.publish(key="o-1", value={"sku": "x"})
+app.run()
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypeVar, overload
+
+import msgspec
+
+from settled import connect
+from settled.contract import specs
+from settled.contract.load import from_mapping, load, with_changes
+from settled.contract.model import Contract
+from settled.delivery.binding import Binding, check_handler
+from settled.delivery.worker import Worker
+from settled.engine import Engine, Pending, Producer, Receipt
+from settled.errors import ContractError
+from settled.events import Events
+from settled.operations.progress import is_drained
+from settled.record import Message, new_id, to_us
+from settled.store import Store, Tx
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_ENGINE = "sqlite:///settled-log.db"
+DEFAULT_STORE = "sqlite:///settled-effects.db"
+
+
+class App:
+    """One interaction: its contract, its handler, where its log and its effects live.
+
+    contract     the path of a contract file, a Contract, or none: then `topic` (and `group`) and defaults
+    engine, store   URLs; else SETTLED_ENGINE and SETTLED_STORE; else two SQLite files in the working directory
+    topic, group    short for transport.topic and delivery.group
+    code_version    what ran, kept as evidence with quarantined records
+    Other keywords are sections of the contract, as in the file: `delivery={"concurrency": 4}`; they win over it.
+    """
+
+    def __init__(
+        self,
+        contract: str | os.PathLike[str] | Contract | None = None,
+        *,
+        engine: str | None = None,
+        store: str | None = None,
+        topic: str | None = None,
+        group: str | None = None,
+        code_version: str = "",
+        **sections: Any,
+    ) -> None:
+        self.contract = _contract(contract, topic, group, sections)
+        self.engine_url = engine or os.environ.get("SETTLED_ENGINE") or DEFAULT_ENGINE
+        self.store_url = store or os.environ.get("SETTLED_STORE") or DEFAULT_STORE
+        self.events = Events()
+        self._code_version = code_version
+        self._handler: Callable[..., Any] | None = None
+        self._batch = False
+        self._setups: list[Callable[[Tx], None]] = []
+        self._lock = threading.Lock()
+        self._engine: Engine | None = None
+        self._store: Store | None = None
+        self._producer: Producer | None = None
+        self._worker: Worker | None = None
+
+    # What the user declares.
+
+    @overload
+    def handler(self, function: F) -> F: ...
+    @overload
+    def handler(self, *, batch: bool = False) -> Callable[[F], F]: ...
+    def handler(self, function: F | None = None, *, batch: bool = False) -> F | Callable[[F], F]:
+        """Declare the function that makes the effect: `(tx, record)`, or `(tx, records)` with `batch=True`.
+
+        Return: settled. Raise `Retry(after=...)`: again later. Raise `Reject(reason)`: to quarantine at once. Any other
+        exception: the contract's poison policy decides.
+        """
+
+        def declare(function: F) -> F:
+            if self._handler is not None:
+                raise ContractError(
+                    f"this app has a handler already: {self._handler.__name__!r}",
+                    field="handler",
+                    hint="an App is one interaction; make a second App for a second handler",
+                )
+            check_handler(function, batch=batch)
+            self._handler, self._batch = function, batch
+            return function
+
+        return declare(function) if function is not None else declare
+
+    def setup(self, function: F) -> F:
+        """Declare a function `(tx)` that prepares the user's tables; it runs in one transaction at each start, one
+        process at a time, so write `CREATE TABLE IF NOT EXISTS`."""
+        self._setups.append(function)
+        return function
+
+    # Connections, opened at first use.
+
+    @property
+    def engine(self) -> Engine:
+        """The log; its topic exists once this returns."""
+        with self._lock:
+            if self._engine is None:
+                opened = connect.engine(self.engine_url)
+                try:
+                    opened.ensure_topic(specs.topic_spec(self.contract))
+                except BaseException:
+                    opened.close()
+                    raise
+                self._engine = opened
+            return self._engine
+
+    @property
+    def store(self) -> Store:
+        """The effect store, migrated, the user's set-up done."""
+        with self._lock:
+            if self._store is None:
+                opened = connect.store(self.store_url)
+                try:
+                    opened.migrate()
+                    for function in self._setups:
+                        opened.prepare(function)
+                except BaseException:
+                    opened.close()
+                    raise
+                self._store = opened
+            return self._store
+
+    # Publishing.
+
+    def producer(self, identity: str | None = None) -> Producer:
+        """A producer of its own, with the contract's batching and durability; close it. `identity` names it, so that
+        after a restart its `resume_point` says how far it came."""
+        return self.engine.producer(specs.producer_spec(self.contract, identity))
+
+    def send(self, message: Message) -> Pending:
+        """Put a message in the next batch; `result()` of what comes back waits until it is accepted."""
+        engine = self.engine
+        with self._lock:
+            if self._producer is None:
+                self._producer = engine.producer(specs.producer_spec(self.contract))
+            producer = self._producer
+        return producer.send(message)
+
+    def publish(
+        self,
+        value: Any = None,
+        *,
+        key: bytes | str | None = None,
+        id: str | None = None,
+        type: str | None = None,
+        version: int | None = None,
+        event_time: datetime | None = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+        correlation_id: str | None = None,
+        causation_id: str | None = None,
+    ) -> Receipt:
+        """Publish one message and wait until it is accepted at the contract's durability point.
+
+        `value` and `key` may be bytes, text (sent as UTF-8) or none; any other value is sent as JSON. Raises
+        InvalidMessage, TooLarge, Unavailable.
+        """
+        return self.send(
+            Message(
+                topic=self.contract.transport.topic,
+                key=_bytes(key),
+                value=_bytes(value),
+                headers=tuple(headers),
+                id=new_id() if id is None else id,
+                type=type,
+                version=version,
+                event_time_us=None if event_time is None else to_us(event_time),
+                correlation_id=correlation_id,
+                causation_id=causation_id,
+            )
+        ).result()
+
+    # Working.
+
+    def worker(self, *, member: str | None = None) -> Worker:
+        """A worker, not yet running. Its `run` blocks; its `stop` may be called from any thread."""
+        handler, batch = self._handler, self._batch
+        if handler is None:
+            raise ContractError(
+                "this app has no handler", field="handler", hint="decorate a function with @app.handler"
+            )
+        subscription = specs.subscription(self.contract, member=member, code_version=self._code_version)
+        return Worker(self.engine, self.store, subscription, lambda: Binding(handler, batch=batch), events=self.events)
+
+    def run(self, *, drain: bool = False, member: str | None = None) -> None:
+        """Work until SIGTERM or SIGINT (a second one stops at once), or, with `drain`, until the whole topic as it
+        stood is settled for the group. Call it from the main thread to have the signals handled."""
+        worker = self.worker(member=member)
+        with _signals_stop(worker):
+            worker.run(drained=is_drained(self.engine, self.store, self.contract) if drain else None)
+
+    def drain(self) -> None:
+        """Settle what the topic holds and return; for jobs and tests."""
+        self.run(drain=True)
+
+    def close(self) -> None:
+        """Send what is buffered and release everything. A second call does nothing."""
+        with self._lock:
+            opened = [each for each in (self._producer, self._engine, self._store) if each is not None]
+            self._producer = self._engine = self._store = None
+        for each in opened:
+            each.close()
+
+    def __enter__(self) -> App:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _contract(
+    contract: str | os.PathLike[str] | Contract | None,
+    topic: str | None,
+    group: str | None,
+    sections: Mapping[str, Any],
+) -> Contract:
+    """The contract that is in force: the file's (or the one given), with what the keywords state on top."""
+    stated: dict[str, Any] = {name: value for name, value in sections.items()}
+    if topic is not None:
+        stated["transport"] = {"topic": topic, **stated.get("transport", {})}
+    if group is not None:
+        stated["delivery"] = {"group": group, **stated.get("delivery", {})}
+    if contract is None:
+        return from_mapping(stated)
+    if not isinstance(contract, Contract):
+        contract = load(Path(contract))
+    return with_changes(contract, stated) if stated else contract
+
+
+def _bytes(part: Any) -> bytes | None:
+    if part is None or isinstance(part, bytes):
+        return part
+    if isinstance(part, str):
+        return part.encode()
+    return msgspec.json.encode(part)
+
+
+class _signals_stop:
+    """While inside: the first SIGTERM or SIGINT stops the worker in good order, the second at once."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.signal(number, self._stop)
+
+    def __exit__(self, *exc: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        if self._worker.stopping:
+            self._worker.abandon()
+        else:
+            self._worker.stop()

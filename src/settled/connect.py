@@ -1,0 +1,58 @@
+"""From a URL to an engine or a store. Drivers of what is not asked for are never imported."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+from urllib.parse import urlsplit
+
+from settled.engine import Engine
+from settled.errors import ContractError, Unsupported
+from settled.store import Store
+
+_ENGINES = {"sqlite": ("settled.engines.sqlite", "SqliteEngine", "")}
+_STORES = {
+    "sqlite": ("settled.stores.sqlite", "SqliteStore", ""),
+    "postgresql": ("settled.stores.postgres", "PostgresStore", "postgres"),
+    "postgres": ("settled.stores.postgres", "PostgresStore", "postgres"),
+}
+
+
+def engine(url: str) -> Engine:
+    """Open the log engine at `url`, e.g. sqlite:///orders.db (relative) or sqlite:////var/lib/orders.db.
+
+    Raises ContractError for a URL that no engine takes, Unsupported when its extra is not installed, Unavailable,
+    HistoryLost.
+    """
+    found: Engine = _open("engine", url, _ENGINES)
+    return found
+
+
+def store(url: str) -> Store:
+    """Open the effect store at `url`: sqlite:///effects.db or postgresql://user@host/database.
+
+    Raises as `engine` does; Refused for a schema newer than this release.
+    """
+    found: Store = _open("store", url, _STORES)
+    return found
+
+
+def _open(kind: str, url: str, known: dict[str, tuple[str, str, str]]) -> Any:
+    scheme = urlsplit(url).scheme
+    if scheme not in known:
+        raise ContractError(
+            f"no {kind} takes a URL that begins with {scheme or url.split(':')[0]!r}",
+            field=kind,
+            value=scheme,
+            hint=f"use one of {', '.join(sorted(f'{name}:' for name in known))}",
+        )
+    module, name, extra = known[scheme]
+    try:
+        opened = getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        if not extra or (error.name or "").startswith("settled"):
+            raise
+        raise Unsupported(
+            f"{scheme} needs the package {error.name}", field=kind, hint=f"pip install 'settled[{extra}]'"
+        ) from error
+    return opened(url)

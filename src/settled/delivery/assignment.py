@@ -1,0 +1,156 @@
+"""Assignment: one partition while this member owns it, from the fence to the release. The owner thread alone uses it.
+
+While suspects are left (see `suspects_left`) nothing else of the partition runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+
+import msgspec
+
+from settled.delivery.attempt import Part
+from settled.delivery.frontier import Frontier, Witness
+from settled.delivery.lanes import Lanes
+from settled.engine import Fetched, Partition
+from settled.outcome import Attempts, Ending
+from settled.record import Record
+from settled.store import Progress
+
+SUSPECT_CHUNK = 50  # suspects whose start is made durable together
+
+
+class Held(msgspec.Struct):
+    """A failed record that waits for its next run, at `due` on the owner's monotonic clock, in seconds."""
+
+    record: Record
+    due: float
+    running: bool = False
+
+
+class Assignment:
+    """The state of an owned partition.
+
+    attempts        what is durable about records that failed or are suspected, by offset
+    suspects_left   how many of the next received records may have been in flight in a process that died
+    parked          keys of which a record is in quarantine and the contract says `park`
+    endings, charges   decided and not yet durable; they go with the next group
+    stopped         why no more of it is fetched
+    """
+
+    def __init__(self, topic: str, partition: int, epoch: int, start: int, witness: Witness | None, *, ordered: bool):
+        self.topic, self.partition, self.epoch = topic, partition, epoch
+        self.lanes = Lanes(ordered=ordered)
+        self.frontier = Frontier(start, witness)
+        self.stored = start
+        self.committed = -1
+        self.attempts: dict[int, Attempts] = {}
+        self.held: dict[int, Held] = {}
+        self.suspects_left = 0
+        self.suspects: list[Record] = []
+        self.parked: set[bytes] = set()
+        self.endings: list[Ending] = []
+        self.charges: list[tuple[Record, Attempts]] = []
+        self.groups_running = 0
+        self.revoking = False
+        self.stopped: Exception | None = None
+
+    @property
+    def place(self) -> Partition:
+        return self.topic, self.partition
+
+    @property
+    def idle(self) -> bool:
+        """Nothing of it runs and all that was decided is durable."""
+        return not self.groups_running and not self.endings and not self.charges
+
+    def receive(self, fetched: Fetched) -> list[Record]:
+        """Sort newly fetched records: suspects will run alone, the rest are ready. Returns those that are known to have
+        failed before, for the caller to `hold`."""
+        records = fetched.records
+        failed: list[Record] = []
+        self.frontier.received([record.offset for record in records], fetched.next_offset, fetched.witness)
+        if self.suspects_left or self.attempts:
+            records, failed = self._sorted_out(records)
+        self.lanes.add(records)
+        return failed
+
+    def _sorted_out(self, records: Sequence[Record]) -> tuple[list[Record], list[Record]]:
+        rest: list[Record] = []
+        failed: list[Record] = []
+        for record in records:
+            known = self.attempts.get(record.offset)
+            if known is not None and not known.suspect:
+                failed.append(record)
+            elif self.suspects_left or known is not None:
+                self.suspects.append(record)
+            else:
+                rest.append(record)
+            self.suspects_left = max(0, self.suspects_left - 1)
+        return rest, failed
+
+    def take_suspects(self) -> list[Record]:
+        """The next suspects, in order, to be run alone. One whose key is held by a failed record waits behind it."""
+        chunk: list[Record] = []
+        while self.suspects and len(chunk) < SUSPECT_CHUNK:
+            record = self.suspects.pop(0)
+            if not self.lanes.wait_behind(record):
+                chunk.append(record)
+        return chunk
+
+    @property
+    def unsaved(self) -> bool:
+        """Something is decided, or the frontier moved, and the store does not know."""
+        return bool(self.endings or self.charges) or self.stored != self.frontier.position
+
+    def held_keys(self) -> set[bytes | None]:
+        """The keys of failed records that wait for their next run."""
+        return {held.record.key for held in self.held.values()}
+
+    def part(self, ending: Iterable[Record] = (), *, decided: bool = True) -> Part:
+        """What the store is told when these records, and all endings that are `decided`, become durable."""
+        now = self._progress(self.frontier.position, self.frontier.witness)
+        offsets = [record.offset for record in ending]
+        if decided:
+            offsets += [each.record.offset for each in self.endings]
+        if not offsets:
+            return Part(now, now)
+        offsets.sort()
+        return Part(now, self._progress(*self.frontier.if_ended(offsets)))
+
+    def _progress(self, frontier: int, witness: Witness | None) -> Progress:
+        return Progress(
+            topic=self.topic, partition=self.partition, epoch=self.epoch, frontier=frontier, witness=witness
+        )
+
+    def ended(self, records: Sequence[Record]) -> None:
+        """These records' endings are durable: their keys are free and the frontier may move."""
+        self.frontier.ended(sorted(record.offset for record in records))
+        for record in records if self.attempts or self.held else ():
+            self.attempts.pop(record.offset, None)
+            self.held.pop(record.offset, None)
+        self.lanes.release({record.key for record in records})
+
+    def hold(self, record: Record, attempts: Attempts, due: float) -> None:
+        """The record failed and waits; its key waits with it."""
+        self.attempts[record.offset] = attempts
+        self.held[record.offset] = Held(record, due)
+        self.lanes.hold(record.key)
+
+    def give_back(self, records: Sequence[Record], *, busy: AbstractSet[bytes | None] = frozenset()) -> None:
+        """These were handed out, did not end and have no fault of their own: they are next again, those of a `busy`
+        key (or of a failed record's) once it is free."""
+        fresh = []
+        for record in records:
+            held = self.held.get(record.offset)
+            if held is not None:
+                held.running = False
+            else:
+                fresh.append(record)
+        keys = self.held_keys() | busy
+        self.lanes.give_back(fresh, held=keys)
+        self.lanes.release({record.key for record in fresh} - keys)
+
+    def give_back_suspects(self, records: Sequence[Record]) -> None:
+        self.suspects[:0] = records

@@ -1,0 +1,376 @@
+"""One attempt: a group of records is screened, run and settled in one transaction of the effect store.
+
+The usual group runs plainly. When a record fails, the group is rolled back and run again carefully, in parts between
+savepoints, until the failing record stands alone in its part; the others are settled as if it had not been there.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+
+import msgspec
+
+from settled import windows
+from settled.delivery.binding import Binding
+from settled.delivery.retry import RetryPolicy, failure_of
+from settled.delivery.subscription import Mode
+from settled.engine import Partition
+from settled.errors import CommitUnknown, Fenced, SettledError, Unavailable
+from settled.outcome import Attempts, Ending, Failure, FailureClass, Outcome
+from settled.record import Record
+from settled.store import Conflict, Progress, Session
+
+CAREFUL_PART = 32  # records between two savepoints while failures are about
+CAREFUL_GROUPS = 50  # how many groups after a failure are run carefully from the start
+MAX_CONFLICTS = 20
+PARKED = Failure(FailureClass.PERMANENT, "parked", "an earlier record of its key is in quarantine", "", "parked")
+NOT_RUN = Attempts(count=0, first_us=0, due_us=0)
+
+
+LaneKey = tuple[str, int, bytes | None]  # topic, partition, key
+
+
+class Part(msgspec.Struct):
+    """What a group does to one partition: the frontier as it stands, and as it will if every record ends."""
+
+    now: Progress
+    then: Progress
+
+
+class Group:
+    """Records handed to an executor. The executor claims them one by one; the owner may withdraw the unclaimed."""
+
+    def __init__(
+        self,
+        records: Sequence[Record],
+        parts: dict[Partition, Part],
+        *,
+        endings: Sequence[Ending] = (),
+        charges: Sequence[tuple[Record, Attempts]] = (),
+        suspects: bool = False,
+        redrive: bool = False,
+        parked: AbstractSet[LaneKey] = frozenset(),
+    ) -> None:
+        self.parts, self.endings, self.charges = parts, list(endings), list(charges)
+        self.suspects, self.redrive, self.parked = suspects, redrive, parked
+        self.started = time.monotonic()
+        self.current: Record | None = None  # the record that was claimed last
+        self.short: set[Partition] = set()  # partitions of withdrawn records
+        self._unclaimed = deque(records)
+        self._all = list(records)
+        self._lock = threading.Lock()
+
+    @property
+    def records(self) -> list[Record]:
+        """All that the executor may have claimed: what was handed over less what was withdrawn."""
+        return self._all
+
+    def claim(self, most: int) -> list[Record]:
+        with self._lock:
+            unclaimed = self._unclaimed
+            claimed = [unclaimed.popleft() for _ in range(min(most, len(unclaimed)))]
+            if claimed:
+                self.current = claimed[-1]
+            return claimed
+
+    def unclaim(self, records: Sequence[Record]) -> None:
+        with self._lock:
+            self._unclaimed.extendleft(reversed(records))
+
+    def withdraw(self) -> list[Record]:
+        """Take back what the executor has not claimed yet. Any thread."""
+        with self._lock:
+            withdrawn = list(self._unclaimed)
+            self._unclaimed.clear()
+            if withdrawn:
+                self._all = self._all[: len(self._all) - len(withdrawn)]
+                self.short |= {(record.topic, record.partition) for record in withdrawn}
+            return withdrawn
+
+
+class Report(msgspec.Struct):
+    """What became of a group. Every claimed record is in exactly one of endings, failures and returned.
+
+    endings    durable
+    failures   ran and failed; nothing of them is stored yet
+    returned   did not run, or ran and was undone without a fault of its own
+    fault      Unavailable or Fenced: nothing was written, all records are in `returned`
+    progress   what was written of the frontiers
+    isolate    nobody could be blamed: run the returned records alone
+    """
+
+    group: Group
+    endings: list[Ending]
+    failures: list[tuple[Record, Failure]]
+    returned: list[Record]
+    fault: SettledError | None = None
+    progress: Sequence[Progress] = ()
+    isolate: bool = False
+    seconds: float = 0.0
+
+
+class Abandoned(Exception):
+    """The grace time is over: whatever the handler made of it, nothing more is committed."""
+
+
+class Attempt:
+    """Runs groups on one session. One executor thread owns it; `abandon` may be called from any."""
+
+    def __init__(self, session: Session, binding: Binding, mode: Mode, retry: RetryPolicy) -> None:
+        self._session, self._binding, self._mode, self._retry = session, binding, mode, retry
+        self._careful = 0
+        self._abandoned = False
+
+    def abandon(self) -> None:
+        """Commit nothing from now on."""
+        self._abandoned = True
+
+    def run(self, group: Group) -> Report:
+        """Never raises: what went wrong is in the report."""
+        began = time.perf_counter()
+        try:
+            report = self._alone(group) if group.suspects else self._settle_group(group)
+        except (Unavailable, Fenced, Abandoned) as error:
+            self._session.rollback()
+            fault = error if isinstance(error, SettledError) else Unavailable("the worker is stopping")
+            report = Report(group, [], [], group.records, fault)
+        except BaseException:
+            self._session.rollback()
+            raise
+        report.seconds = time.perf_counter() - began
+        return report
+
+    def close(self) -> None:
+        self._binding.close()
+        self._session.close()
+
+    def _alone(self, group: Group) -> Report:
+        """Suspects: which of them are about to start is durable first, then each runs in a transaction of its own, in
+        order. If the process dies, the first that is still suspected is the one that ran."""
+        total = Report(group, [], [], [])
+        part = next(iter(group.parts.values()))
+        if group.charges:
+            self._session.charge(part.now, group.charges)
+            windows.reach("suspects-recorded")
+        for record in group.records:
+            if total.failures:
+                total.returned.append(record)
+                continue
+            single = Group([record], {key: Part(each.now, each.now) for key, each in group.parts.items()})
+            report = self._settle_group(single)
+            total.endings += report.endings
+            total.failures += report.failures
+            total.returned += report.returned
+        return total
+
+    def _settle_group(self, group: Group) -> Report:
+        if self._mode == "at-most-once":
+            self._session.begin([part.now for part in group.parts.values()])
+            self._session.settle([], [part.then for part in group.parts.values()])
+            for part in group.parts.values():
+                part.now = part.then
+            windows.reach("frontier-before-effect")
+        for _ in range(MAX_CONFLICTS):
+            try:
+                return self._once(group)
+            except Conflict:
+                self._session.rollback()
+                group.unclaim(group.records)
+            except CommitUnknown:
+                self._session.rollback()
+                found = self._look(group)
+                if found is not None:
+                    return found
+                raise
+        raise Unavailable(
+            f"{MAX_CONFLICTS} times another transaction settled one of the same event ids meanwhile",
+            hint="nothing is lost; if it goes on, look for two producers that publish the same ids under other keys",
+        )
+
+    def _once(self, group: Group) -> Report:
+        """One run of the group: screen, run, settle."""
+        run = _Run(self._session, self._binding, group, self._retry)
+        self._session.begin([part.now for part in group.parts.values()], redrive=group.redrive)
+        windows.reach("unit-begun")
+        run.screen()
+        if not (self._careful or run.plainly()):
+            self._careful = CAREFUL_GROUPS
+            self._session.rollback()
+            self._session.begin([part.now for part in group.parts.values()], redrive=group.redrive)
+        if self._careful:
+            self._careful -= 1
+            run.carefully()
+        if self._abandoned:
+            raise Abandoned
+        windows.reach("effect-made")
+        progress = run.progress()
+        try:
+            self._session.settle(run.endings + group.endings, progress, group.charges)
+        except (Unavailable, Fenced, Conflict):
+            raise
+        except Exception as error:  # noqa: BLE001 - a constraint checked at commit, a swallowed error or refusal
+            self._session.rollback()
+            self._careful = CAREFUL_GROUPS
+            return self._failed_at_commit(group, error)
+        windows.reach("effect-committed")
+        return Report(group, run.endings, run.failures, run.returned, progress=progress)
+
+    def _failed_at_commit(self, group: Group, error: Exception) -> Report:
+        """The commit itself was refused. A record that was alone is to blame; of several it is not known which, and
+        all are returned, to be run alone."""
+        records = group.records
+        if len(records) == 1:
+            return Report(group, [], [(records[0], failure_of(error, self._retry.classes))], [])
+        return Report(group, [], [], records, isolate=True)
+
+    def _look(self, group: Group) -> Report | None:
+        """After a commit without an answer: what the inbox says. None: nothing was committed, run it again.
+
+        Without an inbox there is nothing to look at, and the group runs again: it may repeat, as its mode says.
+        """
+        if self._mode != "effectively-once":
+            return None
+        outcomes = self._session.settled(group.records)
+        if not any(outcomes):
+            return None
+        endings = [Ending(r, o) for r, o in zip(group.records, outcomes, strict=True) if o is not None]
+        returned = [r for r, o in zip(group.records, outcomes, strict=True) if o is None]
+        return Report(group, endings, [], returned)
+
+
+class _Run:
+    """One run of a group, up to the point where its endings are known."""
+
+    def __init__(self, session: Session, binding: Binding, group: Group, retry: RetryPolicy) -> None:
+        self.session, self.binding, self.group, self.retry = session, binding, group, retry
+        self.endings: list[Ending] = []
+        self.failures: list[tuple[Record, Failure]] = []
+        self.returned: list[Record] = []
+        self._screened: dict[int, Ending] = {}  # id(record) -> an ending that needs no run
+        self._held: set[tuple[str, int, bytes]] = set()  # keys of failed records
+
+    def screen(self) -> None:
+        """Find the records whose ending is known without running them."""
+        records, parked = self.group.records, self.group.parked
+        if not records:
+            return
+        outcomes = self.session.screen(records)
+        if not parked and not any(outcomes):
+            return
+        for record, outcome in zip(records, outcomes, strict=True):
+            if outcome is not None:
+                self._screened[id(record)] = Ending(record, outcome)
+            elif (record.topic, record.partition, record.key) in parked:
+                self._screened[id(record)] = Ending(record, Outcome.QUARANTINED, PARKED, NOT_RUN, parked=True)
+
+    def _endings(self, ended: list[Record]) -> list[Ending]:
+        if not self._screened:
+            return [Ending(record, Outcome.APPLIED) for record in ended]
+        return [self._screened.get(id(record)) or Ending(record, Outcome.APPLIED) for record in ended]
+
+    def plainly(self) -> bool:
+        """Run all without savepoints. False when one failed: then nothing counts and the unit must be rolled back."""
+        group, screened = self.group, self._screened
+        ended: list[Record] = []
+        most = 1_000_000 if self.binding.batch else 1
+        tx, call, single = self.session.tx, self.binding.call, len(group.records) == 1
+        while claimed := group.claim(most):
+            to_run = claimed if not screened else [record for record in claimed if id(record) not in screened]
+            try:
+                if to_run:
+                    call(tx, to_run)
+                if single:
+                    self.session.check()
+            except BaseException as error:  # noqa: BLE001 - SystemExit in a handler is a failure like any other
+                _raise_if_not_the_records(error)
+                if single:
+                    self.failures.append((claimed[0], failure_of(error, self.retry.classes)))
+                    self.session.rollback()
+                    self.session.begin([part.now for part in group.parts.values()], redrive=group.redrive)
+                    return True
+                group.unclaim(ended + claimed)
+                return False
+            ended += claimed
+        self.endings = self._endings(ended)
+        return True
+
+    def carefully(self) -> None:
+        """Run in parts between savepoints; a part that fails is split until the failing record stands alone."""
+        parts: deque[list[Record]] = deque()
+        ended: list[Record] = []
+        while parts or (claimed := self.group.claim(CAREFUL_PART)):
+            part = parts.popleft() if parts else claimed
+            if self._held:
+                self.returned += [record for record in part if self._blocked(record)]
+                part = [record for record in part if not self._blocked(record)]
+            if not part:
+                continue
+            failed, error = self._try(part)
+            if error is None:
+                ended += part
+            elif len(part) == 1:
+                self._fail(part[0], error)
+            else:
+                parts.extendleft(reversed(_split(part, failed)))
+        self.endings = self._endings(ended)
+
+    def _try(self, part: list[Record]) -> tuple[int | None, BaseException | None]:
+        """Run a part after a savepoint. If it fails or leaves the transaction unusable, it is undone and the error
+        returned, with the index of the record that raised where that is known."""
+        failed: int | None = None
+        self.session.save()
+        try:
+            if self.binding.batch:
+                to_run = [record for record in part if id(record) not in self._screened]
+                if to_run:
+                    self.binding.call(self.session.tx, to_run)
+            else:
+                for index, record in enumerate(part):
+                    failed = index
+                    if id(record) not in self._screened:
+                        self.binding.call(self.session.tx, (record,))
+            failed = None
+            self.session.check()
+        except BaseException as error:  # noqa: BLE001 - SystemExit in a handler is a failure like any other
+            _raise_if_not_the_records(error)
+            self.session.undo()
+            return failed, error
+        return None, None
+
+    def _fail(self, record: Record, error: BaseException) -> None:
+        self.failures.append((record, failure_of(error, self.retry.classes)))
+        if record.key is not None:
+            self._held.add((record.topic, record.partition, record.key))
+
+    def _blocked(self, record: Record) -> bool:
+        return record.key is not None and (record.topic, record.partition, record.key) in self._held
+
+    def progress(self) -> list[Progress]:
+        """The frontiers that hold once these endings are durable: a partition with a record that did not end stays."""
+        short = {(r.topic, r.partition) for r in self.returned} | self.group.short
+        short |= {(r.topic, r.partition) for r, _ in self.failures}
+        return [part.now if place in short else part.then for place, part in self.group.parts.items()]
+
+
+def _split(part: list[Record], failed: int | None) -> list[list[Record]]:
+    """Smaller parts: before the failed record, it alone, behind it; halves where it is not known which failed."""
+    if failed is None:
+        middle = len(part) // 2
+        return [part[:middle], part[middle:]]
+    return [piece for piece in (part[:failed], [part[failed]], part[failed + 1 :]) if piece]
+
+
+def _raise_if_not_the_records(error: BaseException) -> None:
+    """Raise what is not the record's fault: the store is out of reach or ownership is gone. Looks behind what a
+    handler wrapped around it."""
+    seen: BaseException | None = error
+    for _ in range(20):
+        if seen is None:
+            return
+        if isinstance(seen, (Unavailable, Fenced, Conflict)):
+            raise seen
+        seen = seen.__cause__ or seen.__context__

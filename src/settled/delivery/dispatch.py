@@ -1,0 +1,301 @@
+"""Dispatch: which records go together to which executor, and when. The owner thread alone uses it.
+
+In this order: suspects (one chunk at a time), redrives, failed records whose time has come, records of slow keys, and
+then groups of ready records. A group takes along what was decided before and is not durable yet.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+
+import msgspec
+
+from settled.delivery.assignment import Assignment
+from settled.delivery.attempt import Group, LaneKey, Part
+from settled.delivery.executor import Executor
+from settled.delivery.flow import GroupSize, InFlight
+from settled.delivery.judge import Judge
+from settled.delivery.ownership import Ownership
+from settled.delivery.subscription import Subscription
+from settled.engine import Partition
+from settled.outcome import Attempts, Ending
+from settled.record import Record
+from settled.store import QuarantineEntry
+
+SLOW_FACTOR = 5  # a group that takes so many times its target time is slow
+SLOW_AT_LEAST_S = 0.1
+SAVE_AFTER_S = 0.2  # how long a frontier, an ending or a charge waits for a group to go along with
+
+
+class Dispatch:
+    """Forms groups and hands them to idle executors."""
+
+    def __init__(
+        self,
+        ownership: Ownership,
+        executors: Sequence[Executor],
+        judge: Judge,
+        subscription: Subscription,
+        in_flight: InFlight,
+        *,
+        batch: bool,
+    ) -> None:
+        self.size = GroupSize(subscription.group_records, subscription.target_s, fixed=subscription.linger_s > 0)
+        self.isolated: deque[Record] = deque()  # nobody could be blamed for their group's failure: each runs alone
+        self.redrives: deque[QuarantineEntry] = deque()  # to run again, each alone
+        self.redriving: dict[int, QuarantineEntry] = {}  # number -> entry, while it is queued or runs
+        self.redriven: deque[Ending] = deque()  # redrives that failed: back to quarantine
+        self._ownership, self._executors, self._judge = ownership, executors, judge
+        self._subscription = subscription
+        self._in_flight, self._batch = in_flight, batch
+        self._turn = 0
+        self._lingering_since: float | None = None
+        self._unsaved_since: float | None = None
+
+    @property
+    def running(self) -> bool:
+        return any(executor.group is not None for executor in self._executors)
+
+    @property
+    def saving(self) -> bool:
+        """A group without records runs: frontiers and decisions are being saved."""
+        return any(executor.group is not None and not executor.group.records for executor in self._executors)
+
+    def ready(self) -> int:
+        """Records that could be handed out now, an upper bound."""
+        return sum(len(found.lanes) + len(found.suspects) for found in self._ownership.assignments.values())
+
+    def fill(self, now: float) -> None:
+        """Give every idle executor a group, as far as there is work."""
+        for executor in self._executors:
+            if executor.group is None:
+                group = self._next(now)
+                if group is None:
+                    return
+                self._submit(executor, group)
+
+    def save(self) -> bool:
+        """Give an idle executor what is decided and not durable, at once. False if there is nothing to save, or no
+        executor is idle."""
+        group = self._unsaved(float("inf"))
+        idle = next((executor for executor in self._executors if executor.group is None), None)
+        if group is None or idle is None:
+            return False
+        self._submit(idle, group)
+        return True
+
+    def next_due(self, now: float) -> float | None:
+        """Seconds until something must be dispatched although nothing happens before; none: never."""
+        dues = [
+            held.due
+            for found in self._ownership.assignments.values()
+            for held in found.held.values()
+            if not held.running
+        ]
+        if self._lingering_since is not None:
+            dues.append(self._lingering_since + self._subscription.linger_s)
+        if self._unsaved_since is not None:
+            dues.append(self._unsaved_since + SAVE_AFTER_S)
+        if len(self._executors) > 1 and self.running:
+            dues.append(now + SLOW_AT_LEAST_S)
+        return max(0.0, min(dues) - now) if dues else None
+
+    def relieve(self, now: float) -> None:
+        """Take the waiting records out of groups that a slow record holds up, and let that record's key run alone from
+        now on. Only where another executor can go on meanwhile."""
+        if len(self._executors) == 1 or self._batch:
+            return
+        limit = max(SLOW_AT_LEAST_S, SLOW_FACTOR * self._subscription.target_s)
+        for executor in self._executors:
+            group = executor.group
+            if group is None or now - group.started < limit or group.suspects:
+                continue
+            withdrawn = group.withdraw()
+            slow = group.current
+            if not withdrawn or slow is None:
+                continue
+            found = self._ownership.assignments.get((slow.topic, slow.partition))
+            if found is not None and slow.key is not None:
+                found.lanes.slow.add(slow.key)
+            busy = {(r.topic, r.partition, r.key) for r in group.records}
+            self.give_back(withdrawn, busy=busy)
+
+    def give_back(self, records: Iterable[Record], *, busy: AbstractSet[LaneKey] = frozenset()) -> None:
+        """Records that were handed out and did not run are next again; those of a `busy` key once it is free."""
+        by_place: dict[Partition, list[Record]] = {}
+        for record in records:
+            by_place.setdefault((record.topic, record.partition), []).append(record)
+        for place, theirs in by_place.items():
+            found = self._ownership.assignments.get(place)
+            if found is not None:
+                found.give_back(theirs, busy={key for topic, number, key in busy if (topic, number) == place})
+
+    def _submit(self, executor: Executor, group: Group) -> None:
+        for place in group.parts:
+            self._ownership.assignments[place].groups_running += 1
+        self._unsaved_since = None
+        executor.submit(group)
+
+    def _next(self, now: float) -> Group | None:
+        return (
+            self._suspects()
+            or self._redrive()
+            or self._due(now)
+            or self._isolated()
+            or self._apart()
+            or self._ready(now)
+            or self._unsaved(now)
+        )
+
+    def _active(self) -> list[Assignment]:
+        """The assignments to take from, starting with another one each time."""
+        found = [each for each in self._ownership.assignments.values() if not each.revoking]
+        self._turn += 1
+        start = self._turn % len(found) if found else 0
+        return found[start:] + found[:start]
+
+    def _group(self, takers: dict[Partition, list[Record]], *, redrive: bool = False) -> Group:
+        """A group of these records, taking along all that is decided in their partitions."""
+        parts: dict[Partition, Part] = {}
+        endings: list[Ending] = []
+        charges: list[tuple[Record, Attempts]] = []
+        parked: set[LaneKey] = set()
+        for place, records in takers.items():
+            found = self._ownership.assignments[place]
+            if redrive:
+                parts[place] = found.part(decided=False)
+                continue
+            parts[place] = found.part(records)
+            endings += found.endings
+            charges += found.charges
+            found.endings, found.charges = [], []
+            parked |= {(*place, key) for key in found.parked}
+        everything = [record for records in takers.values() for record in records]
+        return Group(everything, parts, endings=endings, charges=charges, redrive=redrive, parked=parked)
+
+    def _suspects(self) -> Group | None:
+        if any(executor.group is not None and executor.group.suspects for executor in self._executors):
+            return None
+        for found in self._active():
+            if not found.suspects or found.groups_running:
+                continue
+            records = [record for record in found.take_suspects() if not self._judge.lost(found, record)]
+            if records:
+                charges = [(record, _suspected(found.attempts.get(record.offset))) for record in records]
+                return Group(records, {found.place: found.part(decided=False)}, charges=charges, suspects=True)
+        return None
+
+    def _redrive(self) -> Group | None:
+        if self.redriven:
+            ending = self.redriven.popleft()
+            place = (ending.record.topic, ending.record.partition)
+            if place in self._ownership.assignments:
+                part = self._ownership.assignments[place].part(decided=False)
+                return Group([], {place: part}, endings=[ending], redrive=True)
+        for _ in range(len(self.redrives)):
+            entry = self.redrives.popleft()
+            record = entry.record
+            found = self._ownership.assignments.get((record.topic, record.partition))
+            if found is None or found.revoking:
+                self.redriving.pop(entry.number, None)
+            elif found.lanes.has_key(record.key):
+                self.redrives.append(entry)
+            else:
+                found.lanes.hold(record.key)
+                return self._group({found.place: [record]}, redrive=True)
+        return None
+
+    def _due(self, now: float) -> Group | None:
+        for found in self._active():
+            for held in found.held.values():
+                if held.due <= now and not held.running:
+                    held.running = True
+                    return self._group({found.place: [held.record]})
+        return None
+
+    def _isolated(self) -> Group | None:
+        while self.isolated:
+            record = self.isolated.popleft()
+            found = self._ownership.assignments.get((record.topic, record.partition))
+            if found is None:
+                continue
+            if not found.lanes.wait_behind_held(record, found.held_keys()):
+                return self._group({found.place: [record]})
+        return None
+
+    def _apart(self) -> Group | None:
+        """Slow keys run alone, and never in the last idle executor."""
+        busy = sum(executor.group is not None for executor in self._executors)
+        if len(self._executors) > 1 and busy >= len(self._executors) - 1:
+            return None
+        for found in self._active():
+            record = found.lanes.take_apart()
+            if record is not None:
+                return self._group({found.place: [record]})
+        return None
+
+    def _ready(self, now: float) -> Group | None:
+        active = [each for each in self._active() if len(each.lanes) and not each.suspects]
+        if not active:
+            self._lingering_since = None
+            return None
+        if self._linger(active, now):
+            return None
+        left, left_bytes = self._share(active), float(self._subscription.group_bytes)
+        takers: dict[Partition, list[Record]] = {}
+        for number, found in enumerate(active):
+            average = self._in_flight.average(found.place)
+            fitting = int(left_bytes / average) if average else left
+            if fitting < 1 and takers:
+                break
+            fair = -(-left // (len(active) - number))
+            records = found.lanes.take(max(1, min(fair, fitting)))
+            if records:
+                takers[found.place] = records
+                left -= len(records)
+                left_bytes -= average * len(records)
+            if left <= 0:
+                break
+        return self._group(takers) if takers else None
+
+    def _share(self, active: Sequence[Assignment]) -> int:
+        """How many records this group takes: the adaptive size, less where other executors are idle too."""
+        idle = sum(executor.group is None for executor in self._executors)
+        ready = sum(len(found.lanes) for found in active)
+        return max(1, min(self.size.size, -(-ready // max(1, idle))))
+
+    def _linger(self, active: Sequence[Assignment], now: float) -> bool:
+        """Whether to wait for a fuller group."""
+        if self._subscription.linger_s <= 0:
+            return False
+        ready = sum(len(found.lanes) for found in active)
+        size = sum(len(found.lanes) * self._in_flight.average(found.place) for found in active)
+        full = ready >= self.size.size or size >= self._subscription.group_bytes
+        if full or (self._lingering_since is not None and now - self._lingering_since >= self._subscription.linger_s):
+            self._lingering_since = None
+            return False
+        if self._lingering_since is None:
+            self._lingering_since = now
+        return True
+
+    def _unsaved(self, now: float) -> Group | None:
+        """A group without records for what is decided, or a frontier that moved without one."""
+        undone = [each for each in self._ownership.assignments.values() if not each.groups_running and each.unsaved]
+        if not undone:
+            self._unsaved_since = None
+            return None
+        if self._unsaved_since is None:
+            self._unsaved_since = now
+        hurry = any(each.revoking or each.endings or each.charges for each in undone)
+        if not hurry and now - self._unsaved_since < SAVE_AFTER_S:
+            return None
+        return self._group({each.place: [] for each in undone})
+
+
+def _suspected(known: Attempts | None) -> Attempts:
+    """What is stored before a suspect starts: that it may have been running when a worker died, once at least."""
+    if known is None:
+        return Attempts(count=1, first_us=0, due_us=0, suspect=True)
+    return msgspec.structs.replace(known, count=max(1, known.count), suspect=True)

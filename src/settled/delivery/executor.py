@@ -1,0 +1,65 @@
+"""Executor: a thread that runs groups one by one on a store session of its own and reports what became of them."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+
+from settled.delivery.attempt import Attempt, Group, Report
+from settled.errors import SettledError, Unavailable
+
+log = logging.getLogger("settled.delivery")
+
+
+class Executor:
+    """The owner thread submits; the executor's own thread runs. `done` is called there with each report."""
+
+    def __init__(self, name: str, attempt: Callable[[], Attempt], done: Callable[[Report], None]) -> None:
+        self.group: Group | None = None  # what it was given and has not reported; the owner sets and clears it
+        self._make, self._done = attempt, done
+        self._attempt: Attempt | None = None
+        self._abandoned = False
+        self._queue: queue.SimpleQueue[Group | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, group: Group) -> None:
+        self.group = group
+        self._queue.put(group)
+
+    def abandon(self) -> None:
+        """What runs now will not be committed. Any thread."""
+        self._abandoned = True
+        if self._attempt is not None:
+            self._attempt.abandon()
+
+    def close(self, timeout: float) -> bool:
+        """End the thread once it is idle; false if it is still in a handler after `timeout` seconds."""
+        self._queue.put(None)
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _loop(self) -> None:
+        while (group := self._queue.get()) is not None:
+            self._done(self._run(group))
+        if self._attempt is not None:
+            self._attempt.close()
+
+    def _run(self, group: Group) -> Report:
+        try:
+            if self._attempt is None:
+                self._attempt = self._make()
+            if self._abandoned:
+                self._attempt.abandon()
+            return self._attempt.run(group)
+        except SettledError as error:
+            return Report(group, [], [], group.records, error)
+        except Exception as error:
+            log.exception("a group could not be run for a reason that is not the handler's")
+            fault = Unavailable(
+                f"{type(error).__name__}: {error}", hint="this is a defect in settled; please report it"
+            )
+            fault.__cause__ = error
+            return Report(group, [], [], group.records, fault)

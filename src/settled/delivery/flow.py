@@ -1,0 +1,71 @@
+"""How much at once: what may be in flight, and how large a group is. No I/O; times come in as arguments."""
+
+from __future__ import annotations
+
+
+class InFlight:
+    """Records and expanded bytes that were received and have not ended, bounded per process.
+
+    The bounds are targets: when nothing is in flight there is always room for one fetch, however large. Bytes are
+    kept per partition as an average over its open records, so that no record has to be measured twice.
+    """
+
+    def __init__(self, records: int, size: int) -> None:
+        self.most_records, self.most_bytes = records, size
+        self._open: dict[tuple[str, int], tuple[int, float]] = {}
+
+    @property
+    def records(self) -> int:
+        return sum(count for count, _ in self._open.values())
+
+    @property
+    def bytes(self) -> int:
+        return int(sum(size for _, size in self._open.values()))
+
+    def room(self) -> tuple[int, int]:
+        """(records, bytes) that may still be fetched; (0, 0) when either bound is met."""
+        records, size = self.most_records - self.records, self.most_bytes - self.bytes
+        return (records, size) if records > 0 and size > 0 else (0, 0)
+
+    def add(self, partition: tuple[str, int], records: int, size: int) -> None:
+        count, held = self._open.get(partition, (0, 0.0))
+        self._open[partition] = (count + records, held + size)
+
+    def remove(self, partition: tuple[str, int], records: int) -> None:
+        count, held = self._open[partition]
+        left = count - records
+        self._open[partition] = (left, held * left / count if left else 0.0)
+
+    def drop(self, partition: tuple[str, int]) -> None:
+        """The partition was given back: nothing of it is in flight here."""
+        self._open.pop(partition, None)
+
+    def average(self, partition: tuple[str, int]) -> float:
+        """Mean expanded bytes of an open record of the partition."""
+        count, held = self._open.get(partition, (0, 0.0))
+        return held / count if count else 0.0
+
+
+class GroupSize:
+    """How many records one transaction takes: adaptive, so that a transaction stays near the target time.
+
+    Starts at one record, doubles while transactions take less than half the target, and follows the measured cost of
+    a record beyond that.
+    """
+
+    def __init__(self, most: int, target_s: float, *, fixed: bool = False) -> None:
+        self.most, self.target_s = most, target_s
+        self.size = most if fixed else 1
+        self._fixed = fixed
+
+    def observe(self, records: int, seconds: float) -> None:
+        """A group of so many records took so long, from begin to commit."""
+        if self._fixed or records == 0:
+            return
+        if seconds > self.target_s:
+            fitting = int(records * self.target_s / seconds)
+            self.size = max(1, min(self.size, fitting))
+        elif records >= self.size and seconds < self.target_s / 2:
+            self.size = min(self.most, self.size * 2)
+        elif records >= self.size:
+            self.size = min(self.most, max(self.size, int(records * self.target_s / max(seconds, 1e-6))))

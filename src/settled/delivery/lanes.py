@@ -1,0 +1,103 @@
+"""Lanes: the records of one key in one partition run in order, one at a time; other keys pass by. No I/O.
+
+A key is busy while one of its records runs or is held after a failure; its later records wait behind it. Records
+without a key (or all records, where the contract orders nothing) have no lane.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+
+from settled.record import Record
+
+
+class Lanes:
+    """The records of one partition that were received and have not ended."""
+
+    def __init__(self, *, ordered: bool = True) -> None:
+        self._ordered = ordered
+        self._ready: deque[Record] = deque()
+        self._waiting: dict[bytes, deque[Record]] = {}  # a key is in here while it is busy
+        self._apart: deque[Record] = deque()
+        self.slow: set[bytes] = set()  # keys whose records run alone, so that they delay nobody else
+
+    def __len__(self) -> int:
+        """Records that could be taken now, an upper bound: some may turn out to have a busy key."""
+        return len(self._ready)
+
+    @property
+    def waiting(self) -> int:
+        """Records behind a busy key."""
+        return sum(map(len, self._waiting.values()))
+
+    def add(self, records: Iterable[Record]) -> None:
+        """Newly received records, offsets rising."""
+        self._ready.extend(records)
+
+    def take(self, most: int) -> list[Record]:
+        """Up to `most` records that may run together in one group, in order; their keys are busy from now on."""
+        taken: list[Record] = []
+        if not self._ordered:
+            while self._ready and len(taken) < most:
+                taken.append(self._ready.popleft())
+            return taken
+        ready, waiting, own = self._ready, self._waiting, set()
+        while ready and len(taken) < most:
+            record = ready.popleft()
+            key = record.key
+            if key is not None and key not in own:
+                if key in waiting:
+                    waiting[key].append(record)
+                    continue
+                if key in self.slow:
+                    waiting[key] = deque()
+                    self._apart.append(record)
+                    continue
+                own.add(key)
+            taken.append(record)
+        for key in own:
+            waiting[key] = deque()
+        return taken
+
+    def take_apart(self) -> Record | None:
+        """The next record of a slow key, to be run alone; its key is busy already."""
+        return self._apart.popleft() if self._apart else None
+
+    def wait_behind(self, record: Record) -> bool:
+        """Put the record behind all that waits for its key, if the key is busy; false if it is free."""
+        if not self._ordered or record.key is None or record.key not in self._waiting:
+            return False
+        self._waiting[record.key].append(record)
+        return True
+
+    def wait_behind_held(self, record: Record, held: AbstractSet[bytes | None]) -> bool:
+        """As `wait_behind`, only where the key is busy with a failed record (and not with this one)."""
+        return record.key in held and self.wait_behind(record)
+
+    def has_key(self, key: bytes | None) -> bool:
+        """Whether the key is busy."""
+        return key is not None and key in self._waiting
+
+    def release(self, keys: Iterable[bytes | None]) -> None:
+        """These keys are no longer busy; what waited behind them is ready, ahead of all that came later."""
+        for key in keys:
+            if key is not None:
+                waited = self._waiting.pop(key, None)
+                if waited:
+                    self._ready.extendleft(reversed(waited))
+
+    def hold(self, key: bytes | None) -> None:
+        """The key stays (or becomes) busy without a running record: one of its records waits for a retry."""
+        if self._ordered and key is not None and key not in self._waiting:
+            self._waiting[key] = deque()
+
+    def give_back(self, records: Sequence[Record], *, held: AbstractSet[bytes | None]) -> None:
+        """Taken records that did not run. Those of a `held` key wait behind it, the others are ready again, in order;
+        call `release` for their keys afterwards."""
+        for record in reversed(records):
+            if record.key is not None and record.key in held and self._ordered:
+                self._waiting[record.key].appendleft(record)
+            else:
+                self._ready.appendleft(record)

@@ -1,0 +1,169 @@
+"""Reckoning: a group's report becomes the owner's new state: frontiers, lanes, failures, redrives."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from settled.delivery.assignment import Assignment
+from settled.delivery.attempt import Group, Report
+from settled.delivery.dispatch import Dispatch
+from settled.delivery.flow import InFlight
+from settled.delivery.judge import Judge
+from settled.delivery.ownership import Ownership
+from settled.delivery.subscription import Subscription
+from settled.engine import Partition
+from settled.events import AttemptFailed, Events, Settled
+from settled.outcome import Attempts, Ending, Failure, Outcome
+from settled.record import Record
+from settled.store import Store
+
+
+class Reckoning:
+    """Takes reports in the order in which they came."""
+
+    def __init__(
+        self,
+        ownership: Ownership,
+        dispatch: Dispatch,
+        judge: Judge,
+        in_flight: InFlight,
+        subscription: Subscription,
+        events: Events,
+    ) -> None:
+        self._ownership, self._dispatch, self._judge = ownership, dispatch, judge
+        self._in_flight, self._subscription, self._events = in_flight, subscription, events
+        self._consumer = subscription.consumer.consumer
+
+    def reckon(self, report: Report) -> None:
+        group = report.group
+        owned = self._still_owned(group)
+        for found in owned.values():
+            found.groups_running -= 1
+        if group.redrive:
+            self._reckon_redrive(report, owned)
+            return
+        if report.fault is not None or report.isolate:
+            self._undecide(group, owned)
+        for progress in report.progress:
+            moved = owned.get((progress.topic, progress.partition))
+            if moved is not None:
+                moved.stored = max(moved.stored, progress.frontier)
+        durable = report.endings + ([] if report.fault or report.isolate else group.endings)
+        self._end(durable, owned)
+        for record, failure in report.failures:
+            self._fail(record, failure, owned)
+        self._return(report, owned)
+        if durable:
+            counts = Counter(ending.outcome for ending in durable)
+            self._judge.succeeded(counts[Outcome.APPLIED])
+            self._dispatch.size.observe(len(report.endings), report.seconds)
+            self._events.tell(Settled(self._consumer, dict(counts), report.seconds))
+
+    def _still_owned(self, group: Group) -> dict[Partition, Assignment]:
+        """The partitions of the group that are this member's still, under the same epoch."""
+        found: dict[Partition, Assignment] = {}
+        for place, part in group.parts.items():
+            assignment = self._ownership.assignments.get(place)
+            if assignment is not None and assignment.epoch == part.now.epoch:
+                found[place] = assignment
+        return found
+
+    def _undecide(self, group: Group, owned: dict[Partition, Assignment]) -> None:
+        """Nothing was written: what was decided before waits for the next group."""
+        for ending in group.endings:
+            found = owned.get((ending.record.topic, ending.record.partition))
+            if found is not None:
+                found.endings.insert(0, ending)
+        for record, attempts in group.charges if not group.suspects else ():
+            found = owned.get((record.topic, record.partition))
+            if found is not None:
+                found.charges.insert(0, (record, attempts))
+
+    def _end(self, endings: list[Ending], owned: dict[Partition, Assignment]) -> None:
+        by_place: dict[Partition, list[Record]] = {}
+        for ending in endings:
+            record = ending.record
+            by_place.setdefault((record.topic, record.partition), []).append(record)
+        for place, records in by_place.items():
+            found = owned.get(place)
+            if found is not None:
+                found.ended(records)
+                self._in_flight.remove(place, len(records))
+
+    def _fail(self, record: Record, failure: Failure, owned: dict[Partition, Assignment]) -> None:
+        place = (record.topic, record.partition)
+        found = owned.get(place)
+        if found is None:
+            return
+        if self._subscription.mode == "at-most-once":  # the frontier is past it: it is not run again, and is lost
+            self._events.tell(AttemptFailed(self._consumer, record, failure, 1))
+            self._events.tell(Settled(self._consumer, {Outcome.DISCARDED: 1}, 0.0))
+            self._end([Ending(record, Outcome.DISCARDED, failure)], owned)
+        else:
+            self._judge.failed(found, record, failure)
+
+    def _return(self, report: Report, owned: dict[Partition, Assignment]) -> None:
+        returned = [record for record in report.returned if (record.topic, record.partition) in owned]
+        if not returned:
+            return
+        if report.isolate:
+            self._dispatch.isolated.extend(returned)
+        elif report.group.suspects:
+            owned[(returned[0].topic, returned[0].partition)].give_back_suspects(returned)
+        else:
+            self._dispatch.give_back(returned)
+
+    # Redrives: quarantined records that run again, each alone, with the lane of their key held.
+
+    def look_for_redrives(self, store: Store) -> None:
+        """Queue what people asked for since the last look."""
+        if not self._subscription.consumer.inbox:
+            return
+        for found in self._ownership.assignments.values():
+            for entry in store.redrives(self._consumer, found.topic, found.partition):
+                if entry.number not in self._dispatch.redriving:
+                    self._dispatch.redriving[entry.number] = entry
+                    self._dispatch.redrives.append(entry)
+            if self._subscription.retry.then == "park" and not found.groups_running:
+                found.parked = store.parked(self._consumer, found.topic, found.partition)
+
+    def _reckon_redrive(self, report: Report, owned: dict[Partition, Assignment]) -> None:
+        if report.fault is not None:  # asked for still: the next look finds it
+            for ending in report.group.endings:
+                self._dispatch.redriven.append(ending)
+        for record, failure in report.failures:
+            self._dispatch.redriven.append(self._held_again(record, failure))
+        ended = [ending.record for ending in report.endings] + report.returned
+        if report.fault is None:
+            ended += [ending.record for ending in report.group.endings]
+        for record in ended:
+            found = owned.get((record.topic, record.partition))
+            if found is not None:
+                found.lanes.release([record.key])
+            for number, entry in list(self._dispatch.redriving.items()):
+                if (entry.record.topic, entry.record.partition, entry.record.offset) == (
+                    record.topic,
+                    record.partition,
+                    record.offset,
+                ):
+                    del self._dispatch.redriving[number]
+
+    def _held_again(self, record: Record, failure: Failure) -> Ending:
+        """A redrive that failed goes back to quarantine, its attempts added up."""
+        before = next(
+            (
+                entry.attempts
+                for entry in self._dispatch.redriving.values()
+                if (entry.record.topic, entry.record.partition, entry.record.offset)
+                == (record.topic, record.partition, record.offset)
+            ),
+            None,
+        )
+        attempts = Attempts(
+            count=(before.count if before else 0) + 1,
+            first_us=before.first_us if before else 0,
+            due_us=0,
+            last=failure,
+            first=before.first if before and before.first else failure,
+        )
+        return Ending(record, Outcome.QUARANTINED, failure, attempts)

@@ -1,0 +1,336 @@
+"""Worker: one member of a group, from joining to leaving. Its thread alone owns the delivery state; executors run the
+groups and report by queue.
+
+Reading order: `run`, then `_turn` and its steps in the order in which they happen, then stopping.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from settled import windows
+from settled.delivery.attempt import Attempt, Report
+from settled.delivery.binding import Binding
+from settled.delivery.dispatch import Dispatch
+from settled.delivery.executor import Executor
+from settled.delivery.flow import InFlight
+from settled.delivery.judge import Judge
+from settled.delivery.ownership import Ownership, due_in
+from settled.delivery.reckoning import Reckoning
+from settled.delivery.subscription import Subscription
+from settled.engine import Assigned, Consumer, Delivery, Engine, Fetched, Lost, Revoking, Stopped
+from settled.errors import Fenced, HistoryLost, Unavailable
+from settled.events import Events, GapFound, StateChanged
+from settled.store import Store, WorkerReport
+
+log = logging.getLogger("settled.delivery")
+
+HOUSEKEEPING_S = 1.0  # how often redrives are looked for, marks pruned and the state told
+TELL_AGAIN_S = 5.0
+IDLE_POLL_S = 5.0
+FETCH_AHEAD = 3  # groups' worth of ready records to hold, at most
+OUTAGE_FIRST_S, OUTAGE_MOST_S = 0.05, 5.0
+
+
+class Worker:
+    """Runs a subscription until it is stopped or drained. `stop` and `abandon` may be called from any thread."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: Store,
+        subscription: Subscription,
+        bind: Callable[[], Binding],
+        *,
+        events: Events | None = None,
+    ) -> None:
+        self.events = events or Events()
+        self._engine, self._store, self._subscription, self._bind = engine, store, subscription, bind
+        self._name = subscription.consumer.consumer
+        self._stopping, self._abandoning = threading.Event(), threading.Event()
+        self._reports: deque[Report] = deque()
+        self._consumer: Consumer | None = None
+        self._outages = 0
+        self._not_before = 0.0  # during an outage: when to try again
+        self._outage = ""
+        self._housekept = self._told = 0.0
+        self._state = ("", "")
+
+    @property
+    def stopping(self) -> bool:
+        """Any thread. Whether it was told to stop."""
+        return self._stopping.is_set()
+
+    def stop(self) -> None:
+        """Take no more records; end what runs within the grace time, save the frontier, leave. A flag and a wake-up."""
+        self._stopping.set()
+        if self._consumer is not None:
+            self._consumer.wakeup()
+
+    def abandon(self) -> None:
+        """Stop at once: what runs is not committed, and will run again elsewhere with no attempt charged."""
+        self._abandoning.set()
+        self.stop()
+
+    def run(self, *, drained: Callable[[], bool] | None = None) -> None:
+        """Work until `stop`, or until `drained` says that nothing is left (asked when there is nothing to do).
+
+        Raises HistoryLost when log and store do not belong together any more; Damaged when a partition cannot be read
+        and a drain cannot end for it. Outages of engine or store are waited out, not raised, once the member joined.
+        """
+        self._start()
+        try:
+            while not self._stopping.is_set():
+                self._turn()
+                if drained is not None and self._is_quiet() and (self._unreadable() or drained()):
+                    break
+            self._end()
+        finally:
+            self._leave()
+        if drained is not None and not self._stopping.is_set():
+            self._raise_unreadable()
+
+    def _start(self) -> None:
+        subscription, store = self._subscription, self._store
+        count = subscription.concurrency or (4 if store.parallel else 1)
+        self._in_flight = InFlight(subscription.in_flight_records, subscription.in_flight_bytes)
+        self._consumer = self._engine.consumer(subscription.group)
+        self._judge = Judge(subscription.retry, store, self.events, self._name)
+        self._ownership = Ownership(
+            self._consumer, store, subscription, self._in_flight, self.events, concurrency=count
+        )
+        self._executors = [Executor(f"settled-{n}", self._attempt, self._report) for n in range(count)]
+        self._binding = self._bind()
+        self._dispatch = Dispatch(
+            self._ownership,
+            self._executors,
+            self._judge,
+            subscription,
+            self._in_flight,
+            batch=self._binding.batch,
+        )
+        self._reckoning = Reckoning(
+            self._ownership, self._dispatch, self._judge, self._in_flight, subscription, self.events
+        )
+        self._tell("starting")
+
+    def _attempt(self) -> Attempt:
+        """On an executor's thread."""
+        session = self._store.session(self._subscription.consumer)
+        return Attempt(session, self._bind(), self._subscription.mode, self._subscription.retry)
+
+    def _report(self, report: Report) -> None:
+        """On an executor's thread."""
+        self._reports.append(report)
+        assert self._consumer is not None
+        self._consumer.wakeup()
+
+    def _turn(self) -> None:
+        now = time.monotonic()
+        self._take_reports()
+        try:
+            if now >= self._not_before:
+                self._ownership.acquire()
+                self._dispatch.relieve(now)
+                self._dispatch.fill(now)
+                self._ownership.release_revoked()
+                if now - self._housekept >= HOUSEKEEPING_S:
+                    self._housekeep(now)
+            self._poll(now)
+        except Unavailable as error:
+            self._wait_out(error)
+
+    def _take_reports(self) -> None:
+        while self._reports:
+            report = self._reports.popleft()
+            for executor in self._executors:
+                if executor.group is report.group:
+                    executor.group = None
+            if isinstance(report.fault, Fenced):
+                self._ownership.fenced()
+            elif report.fault is not None:
+                self._wait_out(report.fault)
+            else:
+                self._outages, self._outage = 0, ""
+            self._reckoning.reckon(report)
+
+    def _poll(self, now: float) -> None:
+        assert self._consumer is not None
+        records, size = self._room(now)
+        for delivery in self._consumer.poll(self._timeout(now), records=records, bytes=size):
+            self._take(delivery)
+
+    def _room(self, now: float) -> tuple[int, int]:
+        """What may be fetched: nothing during an outage, nor while enough is ready."""
+        if now < self._not_before:
+            return 0, 0
+        ahead = FETCH_AHEAD * self._subscription.group_records - self._dispatch.ready()
+        records, size = self._in_flight.room()
+        return (min(records, ahead), size) if ahead > 0 else (0, 0)
+
+    def _timeout(self, now: float) -> float:
+        """How long the poll may wait for something to happen; executors wake it when they are done."""
+        if self._reports:
+            return 0.0
+        wait = IDLE_POLL_S if not self._ownership.assignments else HOUSEKEEPING_S
+        if now < self._not_before:
+            return min(wait, self._not_before - now)
+        if not self._dispatch.running and self._dispatch.ready() and not self._subscription.linger_s:
+            return 0.0
+        due = self._dispatch.next_due(now)
+        return wait if due is None else min(wait, due)
+
+    def _take(self, delivery: Delivery) -> None:
+        ownership = self._ownership
+        match delivery:
+            case Assigned():
+                ownership.assigned(delivery)
+            case Revoking(topic=topic, partition=partition):
+                ownership.revoke((topic, partition))
+            case Lost(topic=topic, partition=partition):
+                ownership.lose((topic, partition), "the engine gave it to another member")
+            case Stopped(topic=topic, partition=partition, error=error):
+                ownership.stop((topic, partition), error)
+            case Fetched():
+                self._take_records(delivery)
+
+    def _take_records(self, fetched: Fetched) -> None:
+        place = (fetched.topic, fetched.partition)
+        found = self._ownership.assignments.get(place)
+        if found is None or found.stopped:
+            return
+        if fetched.gap_from is not None:
+            first = fetched.records[0].offset if fetched.records else fetched.next_offset
+            self.events.tell(GapFound(self._name, *place, fetched.gap_from, first))
+            self._store.note_gap(self._name, *place, fetched.gap_from, first)
+            if self._subscription.on_gap == "stop":
+                self._ownership.stop(place, _gap(place, fetched.gap_from, first))
+                return
+        self._in_flight.add(place, len(fetched.records), fetched.size)
+        failed = found.receive(fetched)
+        now_us = self._store.clock_us() if failed else 0
+        for record in failed:  # they wait for the time that was set when they failed, under an earlier owner
+            attempts = found.attempts[record.offset]
+            found.hold(record, attempts, due_in(attempts, now_us))
+
+    def _wait_out(self, error: Exception) -> None:
+        """An outage is not a failure: nothing is charged, nothing fetched; try again after a growing, jittered time."""
+        self._outages += 1
+        delay = min(OUTAGE_MOST_S, OUTAGE_FIRST_S * 2 ** min(self._outages - 1, 10))
+        self._not_before = time.monotonic() + random.uniform(delay / 2, delay)
+        if not self._outage:
+            log.warning("waiting for the store or the engine: %s", error)
+        self._outage = str(error)
+        if not self._dispatch.running and self._outages > 1:
+            self._stopping.wait(min(delay, 0.2))  # the engine's poll may be what fails: never spin
+
+    def _housekeep(self, now: float) -> None:
+        self._housekept = now
+        self._ownership.commit()
+        self._reckoning.look_for_redrives(self._store)
+        if self._subscription.consumer.inbox and self._subscription.horizon_s is not None:
+            self._store.prune(self._name, older_than_s=self._subscription.horizon_s)
+        state, why = self._describe()
+        if (state, why) != self._state or now - self._told >= TELL_AGAIN_S:
+            self._tell(state, why)
+
+    def _describe(self) -> tuple[str, str]:
+        if self._outage:
+            return "waiting", self._outage
+        if self._judge.starved:
+            return "paused", self._judge.starved
+        owned = self._ownership.assignments
+        stopped = [f"{found.topic}/{found.partition}" for found in owned.values() if found.stopped]
+        if stopped:
+            return "running", "stopped partitions: " + ", ".join(stopped)
+        if not owned:
+            return "idle", "no partition is free for this member: there are as many members as partitions, or more"
+        return "running", ""
+
+    def _tell(self, state: str, why: str = "") -> None:
+        if (state, why) != self._state:
+            self.events.tell(StateChanged(self._name, state, why))
+        self._state, self._told = (state, why), time.monotonic()
+        assert self._consumer is not None
+        report = WorkerReport(
+            consumer=self._name,
+            member=self._consumer.member,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            state=state,
+            why=why,
+        )
+        try:
+            self._store.report(self._name, self._consumer.member, None if state == "stopped" else report)
+        except Unavailable as error:
+            log.debug("the state was not told: %s", error)
+
+    # Draining and stopping.
+
+    def _is_quiet(self) -> bool:
+        return not self._dispatch.running and not self._reports and not self._in_flight.records
+
+    def _unreadable(self) -> list[Exception]:
+        return [found.stopped for found in self._ownership.assignments.values() if found.stopped is not None]
+
+    def _raise_unreadable(self) -> None:
+        for error in self._unreadable():
+            raise error
+
+    def _end(self) -> None:
+        """Let what runs end within the grace time, save all frontiers, give the partitions back."""
+        self._tell("stopping")
+        windows.reach("stopping")
+        deadline = time.monotonic() + self._subscription.grace_s
+        for executor in self._executors:
+            if executor.group is not None:
+                self._dispatch.give_back(executor.group.withdraw())
+        assert self._consumer is not None
+        while self._dispatch.running and not self._abandoning.is_set() and time.monotonic() < deadline:
+            left = min(0.2, max(0.0, deadline - time.monotonic()))
+            self._poll_while_stopping(left)
+            self._take_reports()
+        for executor in self._executors:
+            if executor.group is not None:
+                executor.abandon()
+        if not self._abandoning.is_set() and self._dispatch.save():
+            while self._dispatch.saving and time.monotonic() < deadline + 1:
+                self._poll_while_stopping(0.2)
+                self._take_reports()
+        for place in list(self._ownership.assignments):
+            self._ownership.release(place, clean=True)
+
+    def _poll_while_stopping(self, timeout: float) -> None:
+        assert self._consumer is not None
+        try:
+            for delivery in self._consumer.poll(timeout, records=0, bytes=0):
+                if isinstance(delivery, Lost):
+                    self._take(delivery)
+        except Unavailable as error:
+            log.warning("while stopping: %s", error)
+            self._abandoning.wait(timeout)
+
+    def _leave(self) -> None:
+        for executor in self._executors:
+            executor.abandon()
+        for executor in self._executors:
+            executor.close(0.0 if executor.group is not None else 5.0)
+        self._binding.close()
+        assert self._consumer is not None
+        self._tell("stopped")
+        self._consumer.close()
+
+
+def _gap(place: tuple[str, int], first: int, next_offset: int) -> HistoryLost:
+    return HistoryLost(
+        f"{place[0]}/{place[1]}: offsets {first} to {next_offset - 1} ({next_offset - first} records) were removed by "
+        "retention before this group settled them",
+        hint="lengthen retention.age; to go on with what is left, set retention.on_gap: continue",
+    )

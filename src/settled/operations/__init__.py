@@ -1,0 +1,1 @@
+"""Verbs for people: what the command and the console show and do, without their looks."""
