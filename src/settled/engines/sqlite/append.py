@@ -1,0 +1,187 @@
+"""Appending batches: all that one flush brings, in one transaction, with the producer's own mark.
+
+`memory` durability does not sync each commit, so a power cut may take appends back whose offsets were already seen.
+Such appends therefore stay below a bound that was reserved by a synced commit; after a reboot the partition goes on
+at that bound (`history`), so that no offset is used twice. One synced commit per 10,000 offsets pays for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from settled import clock, windows
+from settled.engines.sqlite.database import Connection, Database
+from settled.engines.sqlite.encoding import Encoded, Stored, chain_link, checksum
+from settled.engines.sqlite.tip import Mark, Tip
+from settled.engines.sqlite.topics import Topic
+from settled.errors import Fenced
+
+RESERVED = 10_000
+
+
+class Part(msgspec.Struct, frozen=True):
+    """What goes to one partition."""
+
+    topic: Topic
+    partition: int
+    encoded: Encoded
+
+
+class By(msgspec.Struct, frozen=True):
+    """Who appends: `batch` rises with each append; `incarnation` is 0 for unnamed producers."""
+
+    identity: str
+    incarnation: int
+    batch: int
+    sequence: int | None = None
+
+
+class Appended(msgspec.Struct, frozen=True):
+    """`bases` are the first offsets, one for each Part; `topics` is the log's topic counter."""
+
+    bases: list[int]
+    topics: int
+
+
+class Appender:
+    """Any thread may call it."""
+
+    def __init__(self, database: Database, tip: Tip, identity: bytes, *, durable: bool) -> None:
+        self._database, self._tip, self._identity, self._durable = database, tip, identity, durable
+
+    def append(self, parts: Sequence[Part], by: By, bases: list[int]) -> Appended:
+        """Store all parts or nothing. `bases` is filled before the commit is tried, so that the caller knows the
+        offsets even if the commit's answer is lost. Raises Fenced when the name was opened again since."""
+        self._database.check_same_file()
+        while True:
+            bases.clear()
+            try:
+                return self._try(parts, by, bases)
+            except _NotReserved:
+                reserve(self._database, parts)
+
+    def _try(self, parts: Sequence[Part], by: By, bases: list[int]) -> Appended:
+        with self._database.writing(durable=self._durable) as connection:
+            now = clock.wall_us()
+            for part in parts:
+                bases.append(self._insert(connection, part, now))
+            _mark(connection, by, now)
+            highest = max(base + part.encoded.count - 1 for base, part in zip(bases, parts, strict=True))
+            commits, highest, topics = connection.execute(
+                "UPDATE log_meta SET commits = commits + 1, highest = max(highest, ?) "
+                "RETURNING commits, highest, topics",
+                (highest,),
+            ).fetchall()[0]
+            windows.reach("append-written")
+        if self._durable:
+            self._tip.advance(Mark(self._identity, commits, highest))
+        windows.reach("append-committed")
+        return Appended(bases, topics)
+
+    def _insert(self, connection: Connection, part: Part, now: int) -> int:
+        encoded, row = part.encoded, part.topic.parts[part.partition]
+        base, chain, accepted_us, reserved = connection.execute(
+            "SELECT next, chain, accepted_us, reserved FROM log_partition WHERE id = ?", (row,)
+        ).fetchall()[0]
+        following = base + encoded.count
+        if not self._durable and following > reserved:
+            raise _NotReserved
+        accepted_us = max(now, accepted_us)
+        place = Stored(0, base, encoded.count, encoded.size, accepted_us, 0, b"", encoded.compression)
+        check = checksum(part.topic.raw_identity, part.partition, place, encoded.crc)
+        chain = chain_link(chain, check, base, encoded.count)
+        connection.execute(
+            "INSERT INTO log_batch (part, base, count, bytes, accepted_us, checksum, chain, compression, payload) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                row,
+                base,
+                encoded.count,
+                encoded.size,
+                accepted_us,
+                check,
+                chain,
+                encoded.compression,
+                encoded.payload,
+            ),
+        )
+        connection.execute(
+            "UPDATE log_partition SET next = ?, chain = ?, accepted_us = ?, records = records + ?, bytes = bytes + ?, "
+            "stored = stored + ? WHERE id = ?",
+            (following, chain, accepted_us, encoded.count, encoded.size, len(encoded.payload), row),
+        )
+        return int(base)
+
+
+def open_identity(database: Database, identity: str) -> tuple[int, int | None]:
+    """A new incarnation of a named producer and the last sequence it stored; older incarnations append no more."""
+    with database.writing(durable=False) as connection:
+        incarnation, sequence = connection.execute(
+            "INSERT INTO log_producer VALUES (?, 1, 1, NULL, 0, ?) ON CONFLICT (identity) DO UPDATE SET "
+            "incarnation = incarnation + 1, batch = 0, updated_us = excluded.updated_us "
+            "RETURNING incarnation, sequence",
+            (identity, clock.wall_us()),
+        ).fetchall()[0]
+    return incarnation, sequence
+
+
+def last_sequence(database: Database, identity: str) -> int | None:
+    with database.reading() as connection:
+        rows = connection.execute("SELECT sequence FROM log_producer WHERE identity = ?", (identity,)).fetchall()
+    return rows[0][0] if rows else None
+
+
+def was_stored(database: Database, by: By) -> bool:
+    """Whether the append happened: for a commit whose answer was lost."""
+    with database.reading() as connection:
+        rows = connection.execute(
+            "SELECT incarnation, batch FROM log_producer WHERE identity = ?", (by.identity,)
+        ).fetchall()
+    return bool(rows) and rows[0][0] == by.incarnation and rows[0][1] >= by.batch
+
+
+def forget(database: Database, identity: str) -> None:
+    """Remove the mark of an unnamed producer that is done."""
+    with database.writing(durable=False) as connection:
+        connection.execute("DELETE FROM log_producer WHERE identity = ? AND named = 0", (identity,))
+
+
+def reserve(database: Database, parts: Sequence[Part]) -> None:
+    with database.writing(durable=True) as connection:
+        for part in parts:
+            connection.execute(
+                "UPDATE log_partition SET reserved = max(reserved, next + ?) WHERE id = ?",
+                (max(RESERVED, part.encoded.count), part.topic.parts[part.partition]),
+            )
+
+
+def end_reservations(database: Database) -> None:
+    """Sync what was appended without it; nothing needs to be left out after a reboot."""
+    with database.writing(durable=True) as connection:
+        connection.execute("UPDATE log_partition SET reserved = 0 WHERE reserved > 0")
+
+
+def _mark(connection: Connection, by: By, now: int) -> None:
+    if by.incarnation:
+        connection.execute(
+            "UPDATE log_producer SET sequence = coalesce(?, sequence), batch = ?, updated_us = ? "
+            "WHERE identity = ? AND incarnation = ?",
+            (by.sequence, by.batch, now, by.identity, by.incarnation),
+        )
+        if not connection.changes():
+            raise Fenced(
+                f"producer {by.identity!r} was opened again elsewhere; this one may append no more",
+                hint="run one producer under a name at a time",
+            )
+        return
+    connection.execute(
+        "INSERT INTO log_producer VALUES (?, 0, 0, NULL, ?, ?) ON CONFLICT (identity) DO UPDATE SET "
+        "batch = excluded.batch, updated_us = excluded.updated_us",
+        (by.identity, by.batch, now),
+    )
+
+
+class _NotReserved(Exception):
+    """Offsets of durability memory would pass the bound that a reboot goes on from."""

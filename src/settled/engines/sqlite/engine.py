@@ -1,0 +1,179 @@
+"""The embedded engine: a log in one SQLite file that several processes share. The URL names the file,
+`sqlite:///relative.db` or `sqlite:////absolute.db`; beside it lie its WAL, its tip and the folder of wake-up FIFOs.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from settled import clock, sqlite
+from settled.engine import (
+    Capabilities,
+    ConsumerGroup,
+    GroupInfo,
+    MemberInfo,
+    Partition,
+    ProducerSpec,
+    TopicInfo,
+    TopicSpec,
+)
+from settled.engines.sqlite import reading, retention, topics
+from settled.engines.sqlite.append import Appender
+from settled.engines.sqlite.consumer import SqliteConsumer
+from settled.engines.sqlite.database import Connection
+from settled.engines.sqlite.history import open_log
+from settled.engines.sqlite.producer import SqliteProducer
+from settled.engines.sqlite.wake import Waker, wake_folder
+from settled.errors import ContractError, SettledError, Unsupported
+from settled.record import Record, checked_name, checked_text
+
+log = logging.getLogger("settled.engines.sqlite")
+
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+
+
+class SqliteEngine:
+    """Any thread may call it. It belongs to the process that made it: after a fork, make another."""
+
+    name = "sqlite"
+    capabilities = Capabilities(
+        durability=frozenset({"memory", "local"}),
+        producer_resume=True,
+        witness=True,
+        max_message_bytes=MAX_MESSAGE_BYTES,
+    )
+
+    def __init__(self, url: str, *, busy_s: float = sqlite.BUSY_S, look_s: float = 1.0) -> None:
+        """`busy_s`: how long to wait for another process's lock before Unavailable. `look_s`: how often a waiting
+        consumer looks at the log without having been woken. Raises HistoryLost, with nothing written."""
+        self.url = url
+        opened = open_log(url, busy_s=busy_s)
+        self._database, self._tip, self._identity = opened.database, opened.tip, opened.identity
+        self._look_s = look_s
+        self._waker = Waker(wake_folder(self._database.path))
+        self._lock = threading.Lock()
+        self._consumers: set[SqliteConsumer] = set()
+        self._producers: set[SqliteProducer] = set()
+        self._closed = False
+
+    def ensure_topic(self, spec: TopicSpec) -> TopicInfo:
+        return topics.ensure(self._database, spec, MAX_MESSAGE_BYTES)
+
+    def grow_topic(self, name: str, partitions: int) -> TopicInfo:
+        """Add partitions to a topic; durable when it returns. Groups take them up from offset 0. Keys may map to
+        other partitions from now on, so the order of a key's records across the change is not kept."""
+        topics.grow(self._database, name, partitions)
+        self._waker.wake("members")
+        return next(info for info in self.topics() if info.spec.name == name)
+
+    def topics(self) -> list[TopicInfo]:
+        return topics.describe(self._database)
+
+    def groups(self, group: str | None = None) -> list[GroupInfo]:
+        with self._database.reading() as connection:
+            rows = connection.execute(
+                "SELECT id, name FROM log_group WHERE ?1 IS NULL OR name = ?1 ORDER BY name", (group,)
+            ).fetchall()
+            return [_group_info(connection, *row) for row in rows]
+
+    def offset_at(self, topic: str, partition: int, us: int) -> int:
+        found = topics.require(self._database, topic, MAX_MESSAGE_BYTES)
+        reading.require_partition(found, partition)
+        return reading.offset_at(self._database, found, partition, us)
+
+    def read(self, topic: str, partition: int, offset: int, *, records: int = 100) -> list[Record]:
+        found = topics.require(self._database, topic, MAX_MESSAGE_BYTES)
+        reading.require_partition(found, partition)
+        return reading.read(self._database, found, partition, offset, records)
+
+    def producer(self, spec: ProducerSpec) -> SqliteProducer:
+        if spec.durability not in self.capabilities.durability:
+            raise Unsupported(
+                f"the embedded engine cannot keep durability {spec.durability!r}: it has one copy of the log",
+                field="durability",
+                value=spec.durability,
+                hint="ask for `local` (synced to this machine's disk), or move to an engine that replicates",
+            )
+        if spec.identity is not None:
+            checked_text("identity", spec.identity)
+        appender = Appender(self._database, self._tip, self._identity, durable=spec.durability == "local")
+        producer = SqliteProducer(
+            spec,
+            self._database,
+            appender,
+            topic=lambda name: topics.require(self._database, name, MAX_MESSAGE_BYTES),
+            accepted=lambda: self._waker.wake("records"),
+            closed=self._forget,
+        )
+        with self._lock:
+            self._producers.add(producer)
+        return producer
+
+    def consumer(self, group: ConsumerGroup) -> SqliteConsumer:
+        checked_name("group", group.group)
+        if not group.topics or group.lease_s <= 0:
+            raise ContractError(
+                "a group needs at least one topic and a lease above 0", field="group", value=group.group
+            )
+        consumer = SqliteConsumer(
+            group, self._database, self._waker, limit=MAX_MESSAGE_BYTES, look_s=self._look_s, closed=self._forget
+        )
+        with self._lock:
+            self._consumers.add(consumer)
+        return consumer
+
+    def maintain(self, *, force: bool = False) -> dict[str, int]:
+        return retention.maintain(self._database, force=force)
+
+    def close(self) -> None:
+        """Closes producers (what is buffered is sent) and consumers too; what they raise is logged."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            members: list[SqliteProducer | SqliteConsumer] = [*self._producers, *self._consumers]
+        for member in members:
+            try:
+                member.close()
+            except SettledError as error:
+                log.error("closing %s: %s", type(member).__name__, error)
+        self._waker.close()
+        self._database.close()
+        self._tip.close()
+
+    def _forget(self, member: SqliteConsumer | SqliteProducer) -> None:
+        with self._lock:
+            self._consumers.discard(member)
+            self._producers.discard(member)
+
+
+def _group_info(connection: Connection, group: int, name: str) -> GroupInfo:
+    owned: dict[str, list[Partition]] = {}
+    committed: dict[Partition, int] = {}
+    epochs: dict[Partition, int] = {}
+    for topic, number, owner, epoch, frontier in connection.execute(
+        "SELECT t.name, o.number, o.owner, o.epoch, o.committed FROM log_owner o JOIN log_topic t ON t.id = o.topic "
+        "WHERE o.grp = ? ORDER BY t.name, o.number",
+        (group,),
+    ):
+        epochs[topic, number] = epoch
+        if owner is not None:
+            owned.setdefault(owner, []).append((topic, number))
+        if frontier is not None:
+            committed[topic, number] = frontier
+    now, boot = clock.boot_us(), clock.boot_id()
+    members = [
+        MemberInfo(
+            member=member,
+            host=host,
+            pid=pid,
+            partitions=owned.get(incarnation, []),
+            lease_left_s=max(0.0, (expires - now) / 1e6) if lived == boot else 0.0,
+        )
+        for incarnation, member, host, pid, lived, expires in connection.execute(
+            "SELECT incarnation, name, host, pid, boot, expires_us FROM log_member WHERE grp = ? ORDER BY joined",
+            (group,),
+        )
+    ]
+    return GroupInfo(group=name, members=members, committed=committed, epochs=epochs)

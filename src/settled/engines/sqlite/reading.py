@@ -1,0 +1,249 @@
+"""Reading the log: batches from a position on, checked; positions by time; whether a position's past is what it was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from settled.engine import Fetched, Stopped
+from settled.engines.sqlite.database import Connection, Database
+from settled.engines.sqlite.encoding import Stored, chain_link, damaged, decode
+from settled.engines.sqlite.history import lost_between
+from settled.engines.sqlite.topics import Topic
+from settled.errors import ContractError, Damaged, HistoryLost, SettledError
+from settled.record import Record
+
+_LOOK_AHEAD = 64  # batches considered of each partition in one fetch
+_BATCHES = (
+    "SELECT seq, base, count, bytes, accepted_us, checksum, chain, compression FROM log_batch WHERE part = ?1 AND "
+    "base >= coalesce((SELECT base FROM log_batch WHERE part = ?1 AND base <= ?2 ORDER BY base DESC LIMIT 1), ?2) "
+    "ORDER BY base LIMIT ?3"
+)
+
+
+class Cursor:
+    """Where a reader stands in one partition. `chain` is the fingerprint up to `position`, empty while unknown."""
+
+    __slots__ = ("chain", "gap_from", "number", "part", "position", "topic")
+
+    def __init__(self, topic: Topic, number: int, position: int, chain: bytes = b"") -> None:
+        self.topic, self.number, self.position, self.chain = topic, number, position, chain
+        self.part = topic.parts[number]
+        self.gap_from: int | None = None
+
+
+class Head(msgspec.Struct, frozen=True):
+    begin: int
+    next: int
+    chain: bytes
+
+
+def fetch(database: Database, cursors: Sequence[Cursor], *, records: int, size: int) -> list[Fetched | Stopped]:
+    """The next batches of several partitions, one in turn from each, and the cursors moved behind them.
+
+    The first batch comes whatever its size, the others while they fit. A damaged batch stops its partition: what was
+    good before it is served, nothing after it.
+    """
+    ready: list[tuple[Cursor, Head, list[Stored]]] = []
+    out: list[Fetched | Stopped] = []
+    with database.reading() as connection:
+        heads = _heads(connection, [cursor.part for cursor in cursors])
+        for cursor in cursors:
+            head = heads[cursor.part]
+            if cursor.position >= head.next:
+                continue
+            try:
+                ready.append((cursor, head, _upcoming(connection, cursor, head)))
+            except SettledError as error:
+                out.append(Stopped(topic=cursor.topic.name, partition=cursor.number, error=error))
+        chosen = choose([batches for _, _, batches in ready], records, size)
+        payloads = [[_payload(connection, batch.seq) for batch in batches] for batches in chosen]
+    for (cursor, head, _), batches, raw in zip(ready, chosen, payloads, strict=True):
+        out += _serve(cursor, head, batches, raw)
+    return out
+
+
+def choose(queues: Sequence[Sequence[Stored]], records: int, size: int) -> list[list[Stored]]:
+    """Which batches fit, taking one from each queue in turn, in order within a queue. The first always comes."""
+    chosen: list[list[Stored]] = [[] for _ in queues]
+    waiting = [index for index, queue in enumerate(queues) if queue]
+    first = True
+    while waiting:
+        going_on = []
+        for index in waiting:
+            batch = queues[index][len(chosen[index])]
+            if not first and (batch.count > records or batch.size > size):
+                continue
+            first = False
+            chosen[index].append(batch)
+            records -= batch.count
+            size -= batch.size
+            if len(chosen[index]) < len(queues[index]):
+                going_on.append(index)
+        waiting = going_on
+    return chosen
+
+
+def read(database: Database, topic: Topic, partition: int, offset: int, records: int) -> list[Record]:
+    """Up to `records` records from `offset` on. Raises Damaged where there is nothing good before the damage."""
+    cursor = Cursor(topic, partition, offset)
+    found: list[Record] = []
+    while len(found) < records:
+        deliveries = fetch(database, [cursor], records=records - len(found), size=64 * 1024 * 1024)
+        for delivery in deliveries:
+            if isinstance(delivery, Stopped):
+                if found:
+                    return found[:records]
+                raise delivery.error
+            found += delivery.records
+        if not deliveries:
+            break
+    return found[:records]
+
+
+def offset_at(database: Database, topic: Topic, partition: int, us: int) -> int:
+    """The first offset accepted at or after `us`. Accepted times never go back, so batches can be halved."""
+    part = topic.parts[partition]
+    with database.reading() as connection:
+        head = _heads(connection, [part])[part]
+        low, high = head.begin, head.next
+        while low < high:
+            middle = (low + high) // 2
+            rows = connection.execute(
+                "SELECT base, count, accepted_us FROM log_batch WHERE part = ? AND base <= ? "
+                "ORDER BY base DESC LIMIT 1",
+                (part, middle),
+            ).fetchall()
+            if rows and rows[0][2] >= us:
+                high = min(high, rows[0][0])
+            else:
+                low = max(middle + 1, rows[0][0] + rows[0][1] if rows else 0)
+        return min(low, head.next)
+
+
+def check_start(database: Database, cursor: Cursor, witness: tuple[int, bytes] | None) -> None:
+    """Raises HistoryLost when the log ends before the cursor, or its past is not the one that the witness saw."""
+    name = f"{cursor.topic.name}/{cursor.number}"
+    remedy = "the log went back or is another one: put the newest copy back, or accept the loss (accept_loss)"
+    with database.reading() as connection:
+        head = _heads(connection, [cursor.part])[cursor.part]
+        if cursor.position > head.next:
+            raise HistoryLost(f"{name}: the log ends at {head.next}, before offset {cursor.position}", hint=remedy)
+        if witness is None or not witness[1]:
+            return
+        offset, fingerprint = witness
+        found = _fingerprint(connection, cursor.part, head, offset, fingerprint)
+        if found is not None and found != fingerprint:
+            raise HistoryLost(f"{name}: the log's content up to offset {offset} is not what it was", hint=remedy)
+        if offset == cursor.position and found is not None:
+            cursor.chain = fingerprint
+
+
+def _fingerprint(connection: Connection, part: int, head: Head, offset: int, claimed: bytes) -> bytes | None:
+    """The fingerprint at `offset`; none where it cannot be told any more (removed, or lost and accepted)."""
+    if offset == head.next:
+        return head.chain
+    rows = connection.execute(_BATCHES, (part, offset, 1)).fetchall()
+    batch = Stored(*rows[0]) if rows else None
+    if batch is not None and batch.base == offset:  # a link that fits only behind the right fingerprint
+        fits = chain_link(claimed, batch.checksum, batch.base, batch.count) == batch.chain
+        return claimed if fits else _before(connection, part, offset)
+    if offset < head.begin or lost_between(connection, part, offset, batch.base if batch else head.next):
+        return None
+    return b""  # inside a batch: whoever saw this offset as a boundary saw another log
+
+
+def _before(connection: Connection, part: int, offset: int) -> bytes | None:
+    """The fingerprint that ends exactly at `offset`; none behind a loss, whose fingerprint is not kept."""
+    rows = connection.execute(
+        "SELECT base + count, chain FROM log_batch WHERE part = ? AND base < ? ORDER BY base DESC LIMIT 1",
+        (part, offset),
+    ).fetchall()
+    if rows and rows[0][0] == offset:
+        return bytes(rows[0][1])
+    return None if lost_between(connection, part, offset - 1, offset) else b""
+
+
+def _heads(connection: Connection, parts: Sequence[int]) -> dict[int, Head]:
+    marks = ",".join("?" * len(parts))
+    rows = connection.execute(f"SELECT id, begin, next, chain FROM log_partition WHERE id IN ({marks})", tuple(parts))
+    return {part: Head(begin, following, chain) for part, begin, following, chain in rows}
+
+
+def _upcoming(connection: Connection, cursor: Cursor, head: Head) -> list[Stored]:
+    """The batches from the cursor on; the cursor is moved over offsets that are gone for a known reason."""
+    rows = connection.execute(_BATCHES, (cursor.part, cursor.position, _LOOK_AHEAD)).fetchall()
+    batches = [Stored(*row) for row in rows]
+    while batches and batches[0].next <= cursor.position:
+        batches.pop(0)
+    first = batches[0].base if batches else head.next
+    if first > cursor.position:
+        known = max(cursor.position, min(head.begin, first))
+        if not lost_between(connection, cursor.part, known, first):
+            raise damaged(cursor.topic.name, cursor.number, known, first, "are missing from the log")
+        if cursor.gap_from is None:
+            cursor.gap_from = cursor.position
+        cursor.position, cursor.chain = first, b""
+    return batches
+
+
+def _payload(connection: Connection, seq: int) -> bytes:
+    rows = connection.execute("SELECT payload FROM log_batch WHERE seq = ?", (seq,)).fetchall()
+    return bytes(rows[0][0])
+
+
+def _serve(cursor: Cursor, head: Head, batches: list[Stored], payloads: list[bytes]) -> list[Fetched | Stopped]:
+    name, number = cursor.topic.name, cursor.number
+    records: list[Record] = []
+    size, error = 0, None
+    for batch, payload in zip(batches, payloads, strict=True):
+        if batch.base > cursor.position:
+            break  # offsets are missing here: the next fetch finds out whether they may be
+        try:
+            found = _verified(cursor, batch, payload)
+        except Damaged as damage:
+            error = damage
+            break
+        inside = batch.base < cursor.position
+        if inside:
+            found = found[cursor.position - batch.base :]
+        records = records + found if records else found
+        size += sum(record.size for record in found) if inside else batch.size
+        cursor.position, cursor.chain = batch.next, batch.chain
+    out: list[Fetched | Stopped] = []
+    if records or (cursor.gap_from is not None and error is None):
+        if cursor.position == head.next:
+            cursor.chain = head.chain
+        fetched = Fetched(
+            topic=name,
+            partition=number,
+            records=records,
+            next_offset=cursor.position,
+            size=size,
+            witness=cursor.chain,
+            gap_from=cursor.gap_from,
+        )
+        cursor.gap_from = None
+        out.append(fetched)
+    if error is not None:
+        out.append(Stopped(topic=name, partition=number, error=error))
+    return out
+
+
+def _verified(cursor: Cursor, batch: Stored, payload: bytes) -> list[Record]:
+    if cursor.chain:
+        link = chain_link(cursor.chain, batch.checksum, batch.base, batch.count)
+        if link != batch.chain or batch.base != cursor.position:
+            raise damaged(cursor.topic.name, cursor.number, batch.base, batch.next, "do not follow those before them")
+    return decode(cursor.topic.name, cursor.topic.raw_identity, cursor.number, batch, payload)
+
+
+def require_partition(topic: Topic, partition: int) -> None:
+    if not 0 <= partition < len(topic.parts):
+        raise ContractError(
+            f"topic {topic.name!r} has no partition {partition}",
+            field="partition",
+            value=partition,
+            hint=f"its partitions are 0 to {len(topic.parts) - 1}",
+        )

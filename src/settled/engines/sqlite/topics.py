@@ -1,0 +1,187 @@
+"""Topics and their partitions: made, grown, described."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import msgspec
+
+from settled.engine import PartitionInfo, TopicInfo, TopicSpec
+from settled.engines.sqlite.database import Connection, Database
+from settled.engines.sqlite.encoding import chain_start
+from settled.errors import ContractError
+from settled.record import checked_name
+
+MAX_PARTITIONS = 1024
+_US = 1_000_000
+
+
+class Topic(msgspec.Struct, frozen=True):
+    """A topic as appends and reads need it. `parts` are the row ids of its partitions, by number."""
+
+    id: int
+    name: str
+    identity: str
+    max_message_bytes: int
+    parts: tuple[int, ...]
+
+    @property
+    def raw_identity(self) -> bytes:
+        return uuid.UUID(self.identity).bytes
+
+
+def find(connection: Connection, name: str, limit: int) -> Topic | None:
+    rows = connection.execute(
+        "SELECT id, identity, max_message_bytes FROM log_topic WHERE name = ?", (name,)
+    ).fetchall()
+    if not rows:
+        return None
+    topic, identity, own_limit = rows[0]
+    parts = connection.execute("SELECT id FROM log_partition WHERE topic = ? ORDER BY number", (topic,)).fetchall()
+    return Topic(topic, name, identity, own_limit or limit, tuple(part for (part,) in parts))
+
+
+def require(database: Database, name: str, limit: int) -> Topic:
+    """The topic, or ContractError."""
+    checked_name("topic", name)
+    with database.reading() as connection:
+        found = find(connection, name, limit)
+    if found is None:
+        raise ContractError(f"there is no topic {name!r}", field="topic", value=name, hint="create it first")
+    return found
+
+
+def ensure(database: Database, spec: TopicSpec, limit: int) -> TopicInfo:
+    """Durable when it returns. A spec that is in force already writes nothing."""
+    _check(spec, limit)
+    with database.reading() as connection:
+        found = _describe(connection, spec.name)
+    if not found or found[0].spec != spec:
+        with database.writing(durable=True) as connection:
+            found = _describe(connection, spec.name)
+            if not found:
+                _create(connection, spec)
+            elif found[0].spec.partitions == spec.partitions:
+                connection.execute(
+                    "UPDATE log_topic SET retention_us = ?, retention_bytes = ?, max_message_bytes = ? WHERE name = ?",
+                    (_to_us(spec.retention_s), spec.retention_bytes, spec.max_message_bytes, spec.name),
+                )
+                connection.execute("UPDATE log_meta SET topics = topics + 1")
+            found = _describe(connection, spec.name)
+    if found[0].spec.partitions != spec.partitions:
+        raise ContractError(
+            f"topic {spec.name!r} has {found[0].spec.partitions} partitions, not {spec.partitions}",
+            field="partitions",
+            value=spec.partitions,
+            hint="keep the number it has; growing a topic moves keys to other partitions and is a step of its own",
+        )
+    return found[0]
+
+
+def grow(database: Database, name: str, partitions: int) -> None:
+    """Add partitions; durable when it returns. Keys may map to other partitions from now on."""
+    with database.writing(durable=True) as connection:
+        found = _describe(connection, name)
+        if not found:
+            raise ContractError(f"there is no topic {name!r}", field="topic", value=name, hint="create it first")
+        before = found[0].spec.partitions
+        if not before <= partitions <= MAX_PARTITIONS:
+            raise ContractError(
+                f"topic {name!r} has {before} partitions and cannot have {partitions}",
+                field="partitions",
+                value=partitions,
+                hint=f"a topic can only grow, up to {MAX_PARTITIONS} partitions",
+            )
+        topic, identity = connection.execute("SELECT id, identity FROM log_topic WHERE name = ?", (name,)).fetchall()[0]
+        _add_partitions(connection, topic, identity, range(before, partitions))
+        connection.execute("UPDATE log_topic SET partitions = ? WHERE name = ?", (partitions, name))
+        connection.execute("UPDATE log_meta SET topics = topics + 1")
+
+
+def describe(database: Database) -> list[TopicInfo]:
+    """All topics in one snapshot."""
+    with database.reading() as connection:
+        return _describe(connection, None)
+
+
+def _describe(connection: Connection, name: str | None) -> list[TopicInfo]:
+    topics = connection.execute(
+        "SELECT id, name, identity, partitions, retention_us, retention_bytes, max_message_bytes FROM log_topic "
+        "WHERE ?1 IS NULL OR name = ?1 ORDER BY name",
+        (name,),
+    ).fetchall()
+    return [_info(connection, *row) for row in topics]
+
+
+def _info(connection: Connection, topic: int, name: str, identity: str, count: int, *bounds: Any) -> TopicInfo:
+    age_us, stored, limit = bounds
+    rows = connection.execute(
+        "SELECT number, begin, next, records, bytes, stored, (SELECT accepted_us FROM log_batch WHERE part = p.id "
+        "ORDER BY base LIMIT 1) FROM log_partition p WHERE topic = ? ORDER BY number",
+        (topic,),
+    ).fetchall()
+    spec = TopicSpec(
+        name=name,
+        partitions=count,
+        retention_s=None if age_us is None else age_us / _US,
+        retention_bytes=stored,
+        max_message_bytes=limit,
+    )
+    infos = [
+        PartitionInfo(
+            partition=number, begin=begin, end=end, records=records, bytes=size, stored_bytes=held, oldest_us=oldest
+        )
+        for number, begin, end, records, size, held, oldest in rows
+    ]
+    return TopicInfo(spec=spec, identity=identity, partitions=infos)
+
+
+def _create(connection: Connection, spec: TopicSpec) -> None:
+    identity = str(uuid.uuid4())
+    rows = connection.execute(
+        "INSERT INTO log_topic (name, identity, partitions, retention_us, retention_bytes, max_message_bytes) "
+        "VALUES (?, ?, ?, ?, ?, ?) RETURNING id",
+        (
+            spec.name,
+            identity,
+            spec.partitions,
+            _to_us(spec.retention_s),
+            spec.retention_bytes,
+            spec.max_message_bytes,
+        ),
+    ).fetchall()
+    _add_partitions(connection, rows[0][0], identity, range(spec.partitions))
+    connection.execute("UPDATE log_meta SET topics = topics + 1")
+
+
+def _add_partitions(connection: Connection, topic: int, identity: str, numbers: range) -> None:
+    connection.executemany(
+        "INSERT INTO log_partition (topic, number, begin, next, chain, accepted_us, records, bytes, stored, reserved) "
+        "VALUES (?, ?, 0, 0, ?, 0, 0, 0, 0, 0)",
+        [(topic, number, chain_start(uuid.UUID(identity).bytes, number)) for number in numbers],
+    )
+
+
+def _check(spec: TopicSpec, limit: int) -> None:
+    checked_name("topic", spec.name)
+    faults = [
+        ("partitions", spec.partitions, 1 <= spec.partitions <= MAX_PARTITIONS, f"from 1 to {MAX_PARTITIONS}"),
+        ("retention_s", spec.retention_s, spec.retention_s is None or spec.retention_s > 0, "above 0, or none"),
+        ("retention_bytes", spec.retention_bytes, (spec.retention_bytes or 1) > 0, "above 0, or none"),
+        (
+            "max_message_bytes",
+            spec.max_message_bytes,
+            0 < (spec.max_message_bytes or limit) <= limit,
+            f"from 1 to {limit}, the engine's own limit",
+        ),
+    ]
+    for field, value, good, wanted in faults:
+        if not good:
+            raise ContractError(
+                f"topic {spec.name!r}: {field} is {value}", field=field, value=value, hint=f"give {wanted}"
+            )
+
+
+def _to_us(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * _US)
