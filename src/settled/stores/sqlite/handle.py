@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import apsw
 
+from settled.clock import wall_us
 from settled.errors import CommitUnknown, Refused, SettledError, Unavailable
 from settled.sqlite import BUSY_S, busy_handler, open_connection, translate
 
@@ -77,6 +78,8 @@ class Handle:
     ended            SQLite ended the transaction by itself while it was guarded
     """
 
+    for_update = ""  # a write transaction is alone already
+
     def __init__(
         self, path: Path, *, busy_s: float = BUSY_S, cache_kib: int = 8192, foreign_keys: bool = False
     ) -> None:
@@ -127,6 +130,9 @@ class Handle:
     def all(self, sql: str, params: Any = ()) -> list[tuple[Any, ...]]:
         """Run a query of settled and take all of its rows; raises apsw's errors."""
         return self.run(sql, params).fetchall()
+
+    def now(self) -> int:
+        return wall_us()
 
     def run_many(self, sql: str, rows: Iterable[Any]) -> None:
         marked = self._marked.get(sql)

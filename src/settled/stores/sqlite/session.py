@@ -17,9 +17,8 @@ from settled.errors import ContractError, Fenced
 from settled.outcome import Attempts, Ending, Outcome
 from settled.record import Record
 from settled.store import Conflict, ConsumerSpec, Progress
-from settled.stores import evidence
+from settled.stores import evidence, shelf
 from settled.stores.fence import fenced
-from settled.stores.sqlite import quarantine
 from settled.stores.sqlite.handle import Handle, ended_by_sqlite
 from settled.stores.sqlite.tx import GuardedTx
 
@@ -264,7 +263,7 @@ class SqliteSession:
             for ending in endings:
                 if ending.outcome is Outcome.QUARANTINED:
                     place = places[(ending.record.topic, ending.record.partition)]
-                    quarantine.add(self._handle, self.spec, self._consumer, place, ending, now)
+                    shelf.add(self._handle, self.spec, self._consumer, place, ending, now)
         if self.spec.versioned:
             versions = evidence.applied_versions(endings)
             self._write_all(_VERSION, [(self._consumer, *place, version) for place, version in versions.items()])
@@ -274,7 +273,7 @@ class SqliteSession:
         """The new ending takes the mark's place; the entry is settled, discarded, or held again."""
         if self.spec.inbox and ending.outcome not in (Outcome.QUARANTINED, Outcome.DUPLICATE):
             self._write_all(_REPLACE, [(self._consumer, ending.record.id, ending.outcome, now)])
-        if not quarantine.end_redrive(self._handle, place, ending):
+        if not shelf.end_redrive(self._handle, place, ending):
             raise Conflict(f"the redrive of {ending.record.id!r} was ended by another")
 
     def _write_all(self, sql: str, rows: Sequence[tuple[object, ...]]) -> None:

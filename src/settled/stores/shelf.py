@@ -1,20 +1,18 @@
-"""The shelf of quarantined records in a SQLite store: how entries get there with their mark, and what people do with
-them. Every change of state is guarded by the state before, so that two calls at once do the work once.
+"""The shelf of quarantined records: how entries get there with their mark, and what people do with them. Every change
+of state is guarded by the state before, so that two calls at once do the work once. The same SQL serves every store.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-from settled.clock import wall_us
 from settled.errors import ContractError, Refused
 from settled.outcome import Ending, Outcome
 from settled.store import ConsumerSpec, QuarantineEntry, QuarantineGroup, Selection
 from settled.stores import evidence
-from settled.stores.sqlite.handle import Handle
+from settled.stores.statements import Statements, holders
 
-T = TypeVar("T")
 Query = Callable[[str, Any], list[tuple[Any, ...]]]
 
 _ADD = (
@@ -34,7 +32,7 @@ _FROM = (
 _ENTRY = f"SELECT {evidence.ENTRY_COLUMNS}{_FROM}"
 
 
-def add(handle: Handle, spec: ConsumerSpec, consumer: int, place: int, ending: Ending, now: int) -> None:
+def add(handle: Statements, spec: ConsumerSpec, consumer: int, place: int, ending: Ending, now: int) -> None:
     """Write an entry; inside the transaction that writes its mark."""
     record, kept = ending.record, evidence.evidence_of(ending)
     large = record.value is not None and len(record.value) > evidence.VALUE_LIMIT
@@ -46,10 +44,14 @@ def add(handle: Handle, spec: ConsumerSpec, consumer: int, place: int, ending: E
     )
     number = handle.all(_ADD, row)[0][0]
     if large:
-        handle.run("INSERT OR REPLACE INTO settled_quarantine_value VALUES (?, ?)", (number, record.value))
+        handle.run(
+            "INSERT INTO settled_quarantine_value (number, value) VALUES (?, ?)"
+            " ON CONFLICT (number) DO UPDATE SET value = excluded.value",
+            (number, record.value),
+        )
 
 
-def end_redrive(handle: Handle, place: int, ending: Ending) -> bool:
+def end_redrive(handle: Statements, place: int, ending: Ending) -> bool:
     """Move the requested entry on; false if it is no longer requested. Inside the transaction of its effect."""
     rows = handle.all(
         "SELECT number, attempts, failure FROM settled_quarantine"
@@ -73,10 +75,10 @@ def end_redrive(handle: Handle, place: int, ending: Ending) -> bool:
     return True
 
 
-class SqliteQuarantine:
+class Shelf:
     """See `settled.store.Quarantine`. Any thread."""
 
-    def __init__(self, query: Query, write: Callable[[Callable[[Handle], Any]], Any]) -> None:
+    def __init__(self, query: Query, write: Callable[[Callable[[Statements], Any]], Any]) -> None:
         self._query, self._write = query, write
 
     def select(self, selection: Selection) -> list[int]:
@@ -93,7 +95,7 @@ class SqliteQuarantine:
                 params.append(value)
         for column, values in (("q.state", selection.states), ("q.number", selection.numbers)):
             if values:
-                where.append(f"{column} IN ({','.join('?' * len(values))})")
+                where.append(f"{column} IN ({holders(values)})")
                 params += values
         rows = self._query(f"SELECT q.number{_FROM} WHERE {' AND '.join(where)} ORDER BY q.number", params)
         return [row[0] for row in rows]
@@ -102,7 +104,7 @@ class SqliteQuarantine:
         found: dict[int, QuarantineEntry] = {}
         for start in range(0, len(numbers), 500):
             part = numbers[start : start + 500]
-            rows = self._query(f"{_ENTRY} WHERE q.number IN ({','.join('?' * len(part))})", part)
+            rows = self._query(f"{_ENTRY} WHERE q.number IN ({holders(part)})", part)
             found.update((row[0], evidence.entry_from(row, self._notes(row[0]))) for row in rows)
         return [found[number] if number in found else _missing(number) for number in numbers]
 
@@ -118,16 +120,22 @@ class SqliteQuarantine:
 
     def groups(self, consumer: str | None = None) -> list[QuarantineGroup]:
         rows = self._query(
-            "SELECT c.name, q.fingerprint, q.error, q.message, count(*), min(q.quarantined_us), max(q.quarantined_us)"
-            f"{_FROM} WHERE q.state = 'held' AND (?1 IS NULL OR c.name = ?1)"  # max() also picks the row of `message`
+            "SELECT c.name, q.fingerprint, q.error, max(q.number), count(*), min(q.quarantined_us),"
+            f" max(q.quarantined_us){_FROM} WHERE q.state = 'held' AND (CAST(? AS TEXT) IS NULL OR c.name = ?)"
             " GROUP BY c.name, q.fingerprint, q.error ORDER BY count(*) DESC, c.name, q.fingerprint",
-            (consumer,),
+            (consumer, consumer),
         )
         names = ("consumer", "fingerprint", "error", "message", "count", "oldest_us", "newest_us")
-        return [QuarantineGroup(**dict(zip(names, row, strict=True))) for row in rows]
+        return [
+            QuarantineGroup(**dict(zip(names, (*row[:3], self._message(row[3]), *row[4:]), strict=True)))
+            for row in rows
+        ]
+
+    def _message(self, number: int) -> str:
+        return str(self._query("SELECT message FROM settled_quarantine WHERE number = ?", (number,))[0][0])
 
     def request(self, numbers: Sequence[int], *, reason: str, who: str) -> dict[str, int]:
-        def work(handle: Handle) -> dict[str, int]:
+        def work(handle: Statements) -> dict[str, int]:
             counts = {"requested": 0, "already_requested": 0, "settled": 0, "discarded": 0}
             for number in dict.fromkeys(numbers):
                 state, consumer, event_id, marked = _state(handle, number)
@@ -144,7 +152,7 @@ class SqliteQuarantine:
         return self._write(work)  # type: ignore[no-any-return]
 
     def discard(self, numbers: Sequence[int], *, reason: str, who: str) -> int:
-        def work(handle: Handle) -> int:
+        def work(handle: Statements) -> int:
             changed = 0
             for number in dict.fromkeys(numbers):
                 state, consumer, event_id, _ = _state(handle, number)
@@ -154,7 +162,7 @@ class SqliteQuarantine:
                 handle.run(
                     "UPDATE settled_inbox SET outcome = ?, settled_us = ?"
                     " WHERE consumer_id = ? AND event_id = ? AND outcome = ?",
-                    (Outcome.DISCARDED, wall_us(), consumer, event_id, Outcome.QUARANTINED),
+                    (Outcome.DISCARDED, handle.now(), consumer, event_id, Outcome.QUARANTINED),
                 )
                 _note(handle, number, f"discarded: {reason}", who)
                 changed += 1
@@ -163,7 +171,7 @@ class SqliteQuarantine:
         return self._write(work)  # type: ignore[no-any-return]
 
     def note(self, number: int, text: str, *, who: str) -> None:
-        def work(handle: Handle) -> None:
+        def work(handle: Statements) -> None:
             _state(handle, number)
             _note(handle, number, text, who)
 
@@ -192,15 +200,16 @@ class SqliteQuarantine:
         return [evidence.note_line(*row) for row in rows]
 
 
-def _state(handle: Handle, number: int) -> tuple[str, int, str, bool]:
-    rows = handle.all("SELECT state, consumer_id, event_id, marked FROM settled_quarantine WHERE number = ?", (number,))
+def _state(handle: Statements, number: int) -> tuple[str, int, str, bool]:
+    sql = "SELECT state, consumer_id, event_id, marked FROM settled_quarantine WHERE number = ?"
+    rows = handle.all(sql + handle.for_update, (number,))
     if not rows:
         _missing(number)
     state, consumer, event_id, marked = rows[0]
     return state, consumer, event_id, bool(marked)
 
 
-def _require_mark(handle: Handle, number: int, consumer: int, event_id: str) -> None:
+def _require_mark(handle: Statements, number: int, consumer: int, event_id: str) -> None:
     rows = handle.all("SELECT 1 FROM settled_inbox WHERE consumer_id = ? AND event_id = ?", (consumer, event_id))
     if not rows:
         raise Refused(
@@ -209,15 +218,15 @@ def _require_mark(handle: Handle, number: int, consumer: int, event_id: str) -> 
         )
 
 
-def _note(handle: Handle, number: int, text: str, who: str) -> None:
+def _note(handle: Statements, number: int, text: str, who: str) -> None:
     handle.run(
         "INSERT INTO settled_quarantine_note (number, noted_us, who, note) VALUES (?, ?, ?, ?)",
-        (number, wall_us(), evidence.clipped(who, 100), evidence.clipped(text, evidence.NOTE_BYTES)),
+        (number, handle.now(), evidence.clipped(who, 100), evidence.clipped(text, evidence.NOTE_BYTES)),
     )
     handle.run(
-        "DELETE FROM settled_quarantine_note WHERE number = ?1 AND id NOT IN"
-        " (SELECT id FROM settled_quarantine_note WHERE number = ?1 ORDER BY id DESC LIMIT ?2)",
-        (number, evidence.NOTES_KEPT),
+        "DELETE FROM settled_quarantine_note WHERE number = ? AND id NOT IN"
+        " (SELECT id FROM settled_quarantine_note WHERE number = ? ORDER BY id DESC LIMIT ?)",
+        (number, number, evidence.NOTES_KEPT),
     )
 
 
