@@ -53,12 +53,18 @@ class Assignment:
         self.endings: list[Ending] = []
         self.charges: list[tuple[Record, Attempts]] = []
         self.groups_running = 0
+        self.suspects_running = False
         self.revoking = False
         self.stopped: Exception | None = None
 
     @property
     def place(self) -> Partition:
         return self.topic, self.partition
+
+    @property
+    def suspicious(self) -> bool:
+        """Suspects run or wait to run, each alone: nothing else of it may run meanwhile."""
+        return self.suspects_running or bool(self.suspects)
 
     @property
     def idle(self) -> bool:
@@ -105,8 +111,8 @@ class Assignment:
         return bool(self.endings or self.charges) or self.stored != self.frontier.position
 
     def held_keys(self) -> set[bytes | None]:
-        """The keys of failed records that wait for their next run."""
-        return {held.record.key for held in self.held.values()}
+        """The keys of failed records that wait for their next run, or for their quarantine to be durable."""
+        return {held.record.key for held in self.held.values()} | {ending.record.key for ending in self.endings}
 
     def part(self, ending: Iterable[Record] = (), *, decided: bool = True) -> Part:
         """What the store is told when these records, and all endings that are `decided`, become durable."""
@@ -148,9 +154,7 @@ class Assignment:
                 held.running = False
             else:
                 fresh.append(record)
-        keys = self.held_keys() | busy
-        self.lanes.give_back(fresh, held=keys)
-        self.lanes.release({record.key for record in fresh} - keys)
+        self.lanes.give_back(fresh, held=self.held_keys() | busy)
 
     def give_back_suspects(self, records: Sequence[Record]) -> None:
         self.suspects[:0] = records

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 
 import msgspec
@@ -62,6 +62,7 @@ class Group:
         self.short: set[Partition] = set()  # partitions of withdrawn records
         self._unclaimed = deque(records)
         self._all = list(records)
+        self._closed = False
         self._lock = threading.Lock()
 
     @property
@@ -77,13 +78,22 @@ class Group:
                 self.current = claimed[-1]
             return claimed
 
-    def unclaim(self, records: Sequence[Record]) -> None:
+    def rewind(self) -> None:
+        """None of it is claimed: it is run from the start again."""
         with self._lock:
-            self._unclaimed.extendleft(reversed(records))
+            self._unclaimed = deque(self._all)
+
+    def close(self) -> list[Record]:
+        """All that was not withdrawn, and from now on nothing is withdrawn."""
+        with self._lock:
+            self._closed = True
+            return self._all
 
     def withdraw(self) -> list[Record]:
         """Take back what the executor has not claimed yet. Any thread."""
         with self._lock:
+            if self._closed:
+                return []
             withdrawn = list(self._unclaimed)
             self._unclaimed.clear()
             if withdrawn:
@@ -100,6 +110,7 @@ class Report(msgspec.Struct):
     returned   did not run, or ran and was undone without a fault of its own
     fault      Unavailable or Fenced: nothing was written, all records are in `returned`
     progress   what was written of the frontiers
+    written    the group's endings and charges are durable
     isolate    nobody could be blamed: run the returned records alone
     """
 
@@ -109,6 +120,7 @@ class Report(msgspec.Struct):
     returned: list[Record]
     fault: SettledError | None = None
     progress: Sequence[Progress] = ()
+    written: bool = True
     isolate: bool = False
     seconds: float = 0.0
 
@@ -132,17 +144,22 @@ class Attempt:
     def run(self, group: Group) -> Report:
         """Never raises: what went wrong is in the report."""
         began = time.perf_counter()
+        report = self._guarded(group, self._alone if group.suspects else self._settle_group)
+        group.close()  # what is reported cannot be withdrawn as well
+        report.seconds = time.perf_counter() - began
+        return report
+
+    def _guarded(self, group: Group, run: Callable[[Group], Report]) -> Report:
+        """Run the group; what is nobody's fault becomes part of the report, with nothing written."""
         try:
-            report = self._alone(group) if group.suspects else self._settle_group(group)
+            return run(group)
         except (Unavailable, Fenced, Abandoned) as error:
             self._session.rollback()
             fault = error if isinstance(error, SettledError) else Unavailable("the worker is stopping")
-            report = Report(group, [], [], group.records, fault)
+            return Report(group, [], [], group.close(), fault, written=False)
         except BaseException:
             self._session.rollback()
             raise
-        report.seconds = time.perf_counter() - began
-        return report
 
     def close(self) -> None:
         self._binding.close()
@@ -156,30 +173,25 @@ class Attempt:
         if group.charges:
             self._session.charge(part.now, group.charges)
             windows.reach("suspects-recorded")
-        for record in group.records:
-            if total.failures:
-                total.returned.append(record)
-                continue
-            single = Group([record], {key: Part(each.now, each.now) for key, each in group.parts.items()})
-            report = self._settle_group(single)
+        while not (total.failures or total.fault) and (claimed := group.claim(1)):
+            single = Group(claimed, {key: Part(each.now, each.now) for key, each in group.parts.items()})
+            report = self._guarded(single, self._settle_group)
             total.endings += report.endings
             total.failures += report.failures
             total.returned += report.returned
+            total.fault = report.fault
+        total.returned += group.withdraw()
         return total
 
     def _settle_group(self, group: Group) -> Report:
         if self._mode == "at-most-once":
-            self._session.begin([part.now for part in group.parts.values()])
-            self._session.settle([], [part.then for part in group.parts.values()])
-            for part in group.parts.values():
-                part.now = part.then
-            windows.reach("frontier-before-effect")
+            self._give_up_first(group)
         for _ in range(MAX_CONFLICTS):
             try:
                 return self._once(group)
             except Conflict:
                 self._session.rollback()
-                group.unclaim(group.records)
+                group.rewind()
             except CommitUnknown:
                 self._session.rollback()
                 found = self._look(group)
@@ -191,9 +203,19 @@ class Attempt:
             hint="nothing is lost; if it goes on, look for two producers that publish the same ids under other keys",
         )
 
+    def _give_up_first(self, group: Group) -> None:
+        """At most once: the frontier passes the records before they run; what dies now is lost."""
+        group.close()
+        frontiers = [part.now if place in group.short else part.then for place, part in group.parts.items()]
+        self._session.begin([part.now for part in group.parts.values()])
+        self._session.settle([], frontiers)
+        for part, frontier in zip(group.parts.values(), frontiers, strict=True):
+            part.now = frontier
+        windows.reach("frontier-before-effect")
+
     def _once(self, group: Group) -> Report:
         """One run of the group: screen, run, settle."""
-        run = _Run(self._session, self._binding, group, self._retry)
+        run = _Run(self._session, self._binding, group, self._retry, inbox=self._mode == "effectively-once")
         self._session.begin([part.now for part in group.parts.values()], redrive=group.redrive)
         windows.reach("unit-begun")
         run.screen()
@@ -224,8 +246,8 @@ class Attempt:
         all are returned, to be run alone."""
         records = group.records
         if len(records) == 1:
-            return Report(group, [], [(records[0], failure_of(error, self._retry.classes))], [])
-        return Report(group, [], [], records, isolate=True)
+            return Report(group, [], [(records[0], failure_of(error, self._retry.classes))], [], written=False)
+        return Report(group, [], [], records, written=False, isolate=True)
 
     def _look(self, group: Group) -> Report | None:
         """After a commit without an answer: what the inbox says. None: nothing was committed, run it again.
@@ -245,8 +267,10 @@ class Attempt:
 class _Run:
     """One run of a group, up to the point where its endings are known."""
 
-    def __init__(self, session: Session, binding: Binding, group: Group, retry: RetryPolicy) -> None:
-        self.session, self.binding, self.group, self.retry = session, binding, group, retry
+    def __init__(
+        self, session: Session, binding: Binding, group: Group, retry: RetryPolicy, *, inbox: bool
+    ) -> None:
+        self.session, self.binding, self.group, self.retry, self.inbox = session, binding, group, retry, inbox
         self.endings: list[Ending] = []
         self.failures: list[tuple[Record, Failure]] = []
         self.returned: list[Record] = []
@@ -256,16 +280,30 @@ class _Run:
     def screen(self) -> None:
         """Find the records whose ending is known without running them."""
         records, parked = self.group.records, self.group.parked
+        taken = self._screen_decided() if self.inbox and self.group.endings and not self.group.redrive else set()
         if not records:
             return
         outcomes = self.session.screen(records)
-        if not parked and not any(outcomes):
+        if not parked and not taken and not any(outcomes):
             return
         for record, outcome in zip(records, outcomes, strict=True):
+            if outcome is None and record.id in taken:
+                outcome = Outcome.DUPLICATE
             if outcome is not None:
                 self._screened[id(record)] = Ending(record, outcome)
             elif (record.topic, record.partition, record.key) in parked:
                 self._screened[id(record)] = Ending(record, Outcome.QUARANTINED, PARKED, NOT_RUN, parked=True)
+
+    def _screen_decided(self) -> set[str]:
+        """Of the endings that were decided before, those whose id was settled meanwhile become duplicates. Returns the
+        ids of the others: their marks are written with this group."""
+        decided = self.group.endings
+        outcomes = self.session.screen([ending.record for ending in decided])
+        self.group.endings = [
+            Ending(ending.record, Outcome.DUPLICATE) if outcome is Outcome.DUPLICATE else ending
+            for ending, outcome in zip(decided, outcomes, strict=True)
+        ]
+        return {ending.record.id for ending in self.group.endings if ending.outcome is not Outcome.DUPLICATE}
 
     def _endings(self, ended: list[Record]) -> list[Ending]:
         if not self._screened:
@@ -292,7 +330,7 @@ class _Run:
                     self.session.rollback()
                     self.session.begin([part.now for part in group.parts.values()], redrive=group.redrive)
                     return True
-                group.unclaim(ended + claimed)
+                group.rewind()
                 return False
             ended += claimed
         self.endings = self._endings(ended)
@@ -367,10 +405,14 @@ def _split(part: list[Record], failed: int | None) -> list[list[Record]]:
 def _raise_if_not_the_records(error: BaseException) -> None:
     """Raise what is not the record's fault: the store is out of reach or ownership is gone. Looks behind what a
     handler wrapped around it."""
-    seen: BaseException | None = error
-    for _ in range(20):
-        if seen is None:
+    look: deque[BaseException | None] = deque([error])
+    for _ in range(50):
+        if not look:
             return
+        seen = look.popleft()
         if isinstance(seen, (Unavailable, Fenced, Conflict)):
             raise seen
-        seen = seen.__cause__ or seen.__context__
+        if seen is not None:
+            look += (seen.__cause__, seen.__context__)
+            if isinstance(seen, BaseExceptionGroup):
+                look += seen.exceptions

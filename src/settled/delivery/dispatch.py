@@ -43,7 +43,7 @@ class Dispatch:
         batch: bool,
     ) -> None:
         self.size = GroupSize(subscription.group_records, subscription.target_s, fixed=subscription.linger_s > 0)
-        self.isolated: deque[Record] = deque()  # nobody could be blamed for their group's failure: each runs alone
+        self.alone = 0  # nobody could be blamed for a group's failure: so many of the next records run alone
         self.redrives: deque[QuarantineEntry] = deque()  # to run again, each alone
         self.redriving: dict[int, QuarantineEntry] = {}  # number -> entry, while it is queued or runs
         self.redriven: deque[Ending] = deque()  # redrives that failed: back to quarantine
@@ -79,8 +79,8 @@ class Dispatch:
     def save(self) -> bool:
         """Give an idle executor what is decided and not durable, at once. False if there is nothing to save, or no
         executor is idle."""
-        group = self._unsaved(float("inf"))
         idle = next((executor for executor in self._executors if executor.group is None), None)
+        group = None if idle is None else self._unsaved(float("inf"))
         if group is None or idle is None:
             return False
         self._submit(idle, group)
@@ -112,24 +112,28 @@ class Dispatch:
             group = executor.group
             if group is None or now - group.started < limit or group.suspects:
                 continue
-            withdrawn = group.withdraw()
             slow = group.current
-            if not withdrawn or slow is None:
+            if slow is None:  # it has not begun: the store holds it up, not a record
+                continue
+            withdrawn = group.withdraw()
+            if not withdrawn:
                 continue
             found = self._ownership.assignments.get((slow.topic, slow.partition))
             if found is not None and slow.key is not None:
                 found.lanes.slow.add(slow.key)
             busy = {(r.topic, r.partition, r.key) for r in group.records}
-            self.give_back(withdrawn, busy=busy)
+            self.give_back(group, withdrawn, busy=busy)
 
-    def give_back(self, records: Iterable[Record], *, busy: AbstractSet[LaneKey] = frozenset()) -> None:
-        """Records that were handed out and did not run are next again; those of a `busy` key once it is free."""
+    def give_back(
+        self, group: Group, records: Iterable[Record], *, busy: AbstractSet[LaneKey] = frozenset()
+    ) -> None:
+        """Records of the group that did not run are next again; those of a `busy` key once it is free."""
         by_place: dict[Partition, list[Record]] = {}
         for record in records:
             by_place.setdefault((record.topic, record.partition), []).append(record)
         for place, theirs in by_place.items():
             found = self._ownership.assignments.get(place)
-            if found is not None:
+            if found is not None and found.epoch == group.parts[place].now.epoch:
                 found.give_back(theirs, busy={key for topic, number, key in busy if (topic, number) == place})
 
     def _submit(self, executor: Executor, group: Group) -> None:
@@ -143,7 +147,6 @@ class Dispatch:
             self._suspects()
             or self._redrive()
             or self._due(now)
-            or self._isolated()
             or self._apart()
             or self._ready(now)
             or self._unsaved(now)
@@ -181,8 +184,11 @@ class Dispatch:
         for found in self._active():
             if not found.suspects or found.groups_running:
                 continue
+            if found.endings or found.charges:  # durable first: a suspect that failed is none any more
+                return self._group({found.place: []})
             records = [record for record in found.take_suspects() if not self._judge.lost(found, record)]
             if records:
+                found.suspects_running = True
                 charges = [(record, _suspected(found.attempts.get(record.offset))) for record in records]
                 return Group(records, {found.place: found.part(decided=False)}, charges=charges, suspects=True)
         return None
@@ -194,35 +200,34 @@ class Dispatch:
             if place in self._ownership.assignments:
                 part = self._ownership.assignments[place].part(decided=False)
                 return Group([], {place: part}, endings=[ending], redrive=True)
+            self.forget_redrive(ending.record)
         for _ in range(len(self.redrives)):
             entry = self.redrives.popleft()
             record = entry.record
             found = self._ownership.assignments.get((record.topic, record.partition))
             if found is None or found.revoking:
                 self.redriving.pop(entry.number, None)
-            elif found.lanes.has_key(record.key):
+            elif found.suspicious or found.lanes.has_key(record.key):
                 self.redrives.append(entry)
             else:
                 found.lanes.hold(record.key)
                 return self._group({found.place: [record]}, redrive=True)
         return None
 
+    def forget_redrive(self, record: Record) -> None:
+        for number, entry in list(self.redriving.items()):
+            same = entry.record
+            if (same.topic, same.partition, same.offset) == (record.topic, record.partition, record.offset):
+                del self.redriving[number]
+
     def _due(self, now: float) -> Group | None:
         for found in self._active():
+            if found.suspicious:
+                continue
             for held in found.held.values():
                 if held.due <= now and not held.running:
                     held.running = True
                     return self._group({found.place: [held.record]})
-        return None
-
-    def _isolated(self) -> Group | None:
-        while self.isolated:
-            record = self.isolated.popleft()
-            found = self._ownership.assignments.get((record.topic, record.partition))
-            if found is None:
-                continue
-            if not found.lanes.wait_behind_held(record, found.held_keys()):
-                return self._group({found.place: [record]})
         return None
 
     def _apart(self) -> Group | None:
@@ -231,13 +236,13 @@ class Dispatch:
         if len(self._executors) > 1 and busy >= len(self._executors) - 1:
             return None
         for found in self._active():
-            record = found.lanes.take_apart()
+            record = None if found.suspicious else found.lanes.take_apart()
             if record is not None:
                 return self._group({found.place: [record]})
         return None
 
     def _ready(self, now: float) -> Group | None:
-        active = [each for each in self._active() if len(each.lanes) and not each.suspects]
+        active = [each for each in self._active() if len(each.lanes) and not each.suspicious]
         if not active:
             self._lingering_since = None
             return None
@@ -258,10 +263,15 @@ class Dispatch:
                 left_bytes -= average * len(records)
             if left <= 0:
                 break
-        return self._group(takers) if takers else None
+        if not takers:
+            return None
+        self.alone = max(0, self.alone - 1)
+        return self._group(takers)
 
     def _share(self, active: Sequence[Assignment]) -> int:
         """How many records this group takes: the adaptive size, less where other executors are idle too."""
+        if self.alone:
+            return 1
         idle = sum(executor.group is None for executor in self._executors)
         ready = sum(len(found.lanes) for found in active)
         return max(1, min(self.size.size, -(-ready // max(1, idle))))

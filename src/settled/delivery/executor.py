@@ -55,11 +55,11 @@ class Executor:
                 self._attempt.abandon()
             return self._attempt.run(group)
         except SettledError as error:
-            return Report(group, [], [], group.records, error)
+            return Report(group, [], [], group.close(), error, written=False)
         except Exception as error:
             log.exception("a group could not be run for a reason that is not the handler's")
             fault = Unavailable(
                 f"{type(error).__name__}: {error}", hint="this is a defect in settled; please report it"
             )
             fault.__cause__ = error
-            return Report(group, [], [], group.records, fault)
+            return Report(group, [], [], group.close(), fault, written=False)

@@ -72,10 +72,6 @@ class Lanes:
         self._waiting[record.key].append(record)
         return True
 
-    def wait_behind_held(self, record: Record, held: AbstractSet[bytes | None]) -> bool:
-        """As `wait_behind`, only where the key is busy with a failed record (and not with this one)."""
-        return record.key in held and self.wait_behind(record)
-
     def has_key(self, key: bytes | None) -> bool:
         """Whether the key is busy."""
         return key is not None and key in self._waiting
@@ -94,10 +90,14 @@ class Lanes:
             self._waiting[key] = deque()
 
     def give_back(self, records: Sequence[Record], *, held: AbstractSet[bytes | None]) -> None:
-        """Taken records that did not run. Those of a `held` key wait behind it, the others are ready again, in order;
-        call `release` for their keys afterwards."""
+        """Taken records that did not run are next of their key: ready again, or waiting where the key is `held`."""
+        keys: dict[bytes, None] = {}  # in the records' order
         for record in reversed(records):
-            if record.key is not None and record.key in held and self._ordered:
-                self._waiting[record.key].appendleft(record)
+            key = record.key
+            if self._ordered and key is not None and key in self._waiting:
+                self._waiting[key].appendleft(record)
+                if key not in held:
+                    keys[key] = None
             else:
                 self._ready.appendleft(record)
+        self.release(keys)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 
 from settled.delivery.assignment import Assignment
@@ -12,10 +13,13 @@ from settled.delivery.judge import Judge
 from settled.delivery.ownership import Ownership
 from settled.delivery.subscription import Subscription
 from settled.engine import Partition
+from settled.errors import Unavailable
 from settled.events import AttemptFailed, Events, Settled
 from settled.outcome import Attempts, Ending, Failure, Outcome
 from settled.record import Record
 from settled.store import Store
+
+log = logging.getLogger("settled.delivery")
 
 
 class Reckoning:
@@ -39,19 +43,21 @@ class Reckoning:
         owned = self._still_owned(group)
         for found in owned.values():
             found.groups_running -= 1
+            if group.suspects:
+                found.suspects_running = False
         if group.redrive:
             self._reckon_redrive(report, owned)
             return
-        if report.fault is not None or report.isolate:
+        if not report.written:
             self._undecide(group, owned)
         for progress in report.progress:
             moved = owned.get((progress.topic, progress.partition))
             if moved is not None:
                 moved.stored = max(moved.stored, progress.frontier)
-        durable = report.endings + ([] if report.fault or report.isolate else group.endings)
+        durable = report.endings + (group.endings if report.written else [])
         self._end(durable, owned)
         for record, failure in report.failures:
-            self._fail(record, failure, owned)
+            self._fail(group, record, failure, owned)
         self._return(report, owned)
         if durable:
             counts = Counter(ending.outcome for ending in durable)
@@ -70,11 +76,11 @@ class Reckoning:
 
     def _undecide(self, group: Group, owned: dict[Partition, Assignment]) -> None:
         """Nothing was written: what was decided before waits for the next group."""
-        for ending in group.endings:
+        for ending in reversed(group.endings):
             found = owned.get((ending.record.topic, ending.record.partition))
             if found is not None:
                 found.endings.insert(0, ending)
-        for record, attempts in group.charges if not group.suspects else ():
+        for record, attempts in reversed(group.charges) if not group.suspects else ():
             found = owned.get((record.topic, record.partition))
             if found is not None:
                 found.charges.insert(0, (record, attempts))
@@ -90,7 +96,7 @@ class Reckoning:
                 found.ended(records)
                 self._in_flight.remove(place, len(records))
 
-    def _fail(self, record: Record, failure: Failure, owned: dict[Partition, Assignment]) -> None:
+    def _fail(self, group: Group, record: Record, failure: Failure, owned: dict[Partition, Assignment]) -> None:
         place = (record.topic, record.partition)
         found = owned.get(place)
         if found is None:
@@ -99,19 +105,23 @@ class Reckoning:
             self._events.tell(AttemptFailed(self._consumer, record, failure, 1))
             self._events.tell(Settled(self._consumer, {Outcome.DISCARDED: 1}, 0.0))
             self._end([Ending(record, Outcome.DISCARDED, failure)], owned)
-        else:
+            return
+        try:
             self._judge.failed(found, record, failure)
+        except Unavailable as error:  # nobody knows what time it is: run it again, with nothing charged
+            log.warning("a failed run was not judged: %s", error)
+            self._dispatch.give_back(group, [record])
 
     def _return(self, report: Report, owned: dict[Partition, Assignment]) -> None:
         returned = [record for record in report.returned if (record.topic, record.partition) in owned]
         if not returned:
             return
-        if report.isolate:
-            self._dispatch.isolated.extend(returned)
-        elif report.group.suspects:
+        if report.group.suspects:
             owned[(returned[0].topic, returned[0].partition)].give_back_suspects(returned)
-        else:
-            self._dispatch.give_back(returned)
+            return
+        if report.isolate:
+            self._dispatch.alone += len(returned)
+        self._dispatch.give_back(report.group, returned)
 
     # Redrives: quarantined records that run again, each alone, with the lane of their key held.
 
@@ -125,7 +135,8 @@ class Reckoning:
                     self._dispatch.redriving[entry.number] = entry
                     self._dispatch.redrives.append(entry)
             if self._subscription.retry.then == "park" and not found.groups_running:
-                found.parked = store.parked(self._consumer, found.topic, found.partition)
+                kept = store.parked(self._consumer, found.topic, found.partition)
+                found.parked = kept | {ending.record.key for ending in found.endings if ending.record.key is not None}
 
     def _reckon_redrive(self, report: Report, owned: dict[Partition, Assignment]) -> None:
         if report.fault is not None:  # asked for still: the next look finds it
@@ -140,13 +151,7 @@ class Reckoning:
             found = owned.get((record.topic, record.partition))
             if found is not None:
                 found.lanes.release([record.key])
-            for number, entry in list(self._dispatch.redriving.items()):
-                if (entry.record.topic, entry.record.partition, entry.record.offset) == (
-                    record.topic,
-                    record.partition,
-                    record.offset,
-                ):
-                    del self._dispatch.redriving[number]
+            self._dispatch.forget_redrive(record)
 
     def _held_again(self, record: Record, failure: Failure) -> Ending:
         """A redrive that failed goes back to quarantine, its attempts added up."""

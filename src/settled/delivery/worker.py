@@ -56,6 +56,7 @@ class Worker:
         self._name = subscription.consumer.consumer
         self._stopping, self._abandoning = threading.Event(), threading.Event()
         self._reports: deque[Report] = deque()
+        self._deliveries: deque[Delivery] = deque()  # polled and not taken yet
         self._consumer: Consumer | None = None
         self._outages = 0
         self._not_before = 0.0  # during an outage: when to try again
@@ -89,7 +90,7 @@ class Worker:
         try:
             while not self._stopping.is_set():
                 self._turn()
-                if drained is not None and self._is_quiet() and (self._unreadable() or drained()):
+                if drained is not None and self._is_quiet() and (self._unreadable() or self._asked(drained)):
                     break
             self._end()
         finally:
@@ -100,6 +101,8 @@ class Worker:
     def _start(self) -> None:
         subscription, store = self._subscription, self._store
         count = subscription.concurrency or (4 if store.parallel else 1)
+        if subscription.mode == "at-most-once":  # side by side, a frontier would pass one group and not the other
+            count = 1
         self._in_flight = InFlight(subscription.in_flight_records, subscription.in_flight_bytes)
         self._consumer = self._engine.consumer(subscription.group)
         self._judge = Judge(subscription.retry, store, self.events, self._name)
@@ -137,6 +140,7 @@ class Worker:
         self._take_reports()
         try:
             if now >= self._not_before:
+                self._take_deliveries()
                 self._ownership.acquire()
                 self._dispatch.relieve(now)
                 self._dispatch.fill(now)
@@ -154,18 +158,30 @@ class Worker:
                 if executor.group is report.group:
                     executor.group = None
             if isinstance(report.fault, Fenced):
-                self._ownership.fenced()
+                self._let_go()
             elif report.fault is not None:
                 self._wait_out(report.fault)
             else:
                 self._outages, self._outage = 0, ""
             self._reckoning.reckon(report)
 
+    def _let_go(self) -> None:
+        try:
+            self._ownership.fenced()
+        except Unavailable as error:  # the next group is fenced again
+            self._wait_out(error)
+
     def _poll(self, now: float) -> None:
         assert self._consumer is not None
         records, size = self._room(now)
-        for delivery in self._consumer.poll(self._timeout(now), records=records, bytes=size):
-            self._take(delivery)
+        self._deliveries += self._consumer.poll(self._timeout(now), records=records, bytes=size)
+        self._take_deliveries()
+
+    def _take_deliveries(self) -> None:
+        """In order; one that the store's outage interrupts is taken again, for what was fetched comes only once."""
+        while self._deliveries:
+            self._take(self._deliveries[0])
+            self._deliveries.popleft()
 
     def _room(self, now: float) -> tuple[int, int]:
         """What may be fetched: nothing during an outage, nor while enough is ready."""
@@ -208,14 +224,14 @@ class Worker:
             return
         if fetched.gap_from is not None:
             first = fetched.records[0].offset if fetched.records else fetched.next_offset
-            self.events.tell(GapFound(self._name, *place, fetched.gap_from, first))
             self._store.note_gap(self._name, *place, fetched.gap_from, first)
+            self.events.tell(GapFound(self._name, *place, fetched.gap_from, first))
             if self._subscription.on_gap == "stop":
                 self._ownership.stop(place, _gap(place, fetched.gap_from, first))
                 return
+        now_us = self._store.clock_us() if found.attempts else 0
         self._in_flight.add(place, len(fetched.records), fetched.size)
         failed = found.receive(fetched)
-        now_us = self._store.clock_us() if failed else 0
         for record in failed:  # they wait for the time that was set when they failed, under an earlier owner
             attempts = found.attempts[record.offset]
             found.hold(record, attempts, due_in(attempts, now_us))
@@ -275,7 +291,14 @@ class Worker:
     # Draining and stopping.
 
     def _is_quiet(self) -> bool:
-        return not self._dispatch.running and not self._reports and not self._in_flight.records
+        return not (self._dispatch.running or self._reports or self._deliveries or self._in_flight.records)
+
+    def _asked(self, drained: Callable[[], bool]) -> bool:
+        try:
+            return drained()
+        except Unavailable as error:
+            self._wait_out(error)
+            return False
 
     def _unreadable(self) -> list[Exception]:
         return [found.stopped for found in self._ownership.assignments.values() if found.stopped is not None]
@@ -291,7 +314,7 @@ class Worker:
         deadline = time.monotonic() + self._subscription.grace_s
         for executor in self._executors:
             if executor.group is not None:
-                self._dispatch.give_back(executor.group.withdraw())
+                self._dispatch.give_back(executor.group, executor.group.withdraw())
         assert self._consumer is not None
         while self._dispatch.running and not self._abandoning.is_set() and time.monotonic() < deadline:
             left = min(0.2, max(0.0, deadline - time.monotonic()))
