@@ -217,7 +217,7 @@ class Attempt:
         """One run of the group: screen, run, settle."""
         run = _Run(self._session, self._binding, group, self._retry, inbox=self._mode == "effectively-once")
         self._session.begin([part.now for part in group.parts.values()], redrive=group.redrive)
-        windows.reach("unit-begun")
+        windows.reach("redrive-begun" if group.redrive else "unit-begun")
         run.screen()
         if not (self._careful or run.plainly()):
             self._careful = CAREFUL_GROUPS
@@ -238,7 +238,9 @@ class Attempt:
             self._session.rollback()
             self._careful = CAREFUL_GROUPS
             return self._failed_at_commit(group, error)
-        windows.reach("effect-committed")
+        if group.endings:
+            windows.reach("decisions-written")
+        windows.reach("redrive-written" if group.redrive else "effect-committed")
         return Report(group, run.endings, run.failures, run.returned, progress=progress)
 
     def _failed_at_commit(self, group: Group, error: Exception) -> Report:
@@ -267,9 +269,7 @@ class Attempt:
 class _Run:
     """One run of a group, up to the point where its endings are known."""
 
-    def __init__(
-        self, session: Session, binding: Binding, group: Group, retry: RetryPolicy, *, inbox: bool
-    ) -> None:
+    def __init__(self, session: Session, binding: Binding, group: Group, retry: RetryPolicy, *, inbox: bool) -> None:
         self.session, self.binding, self.group, self.retry, self.inbox = session, binding, group, retry, inbox
         self.endings: list[Ending] = []
         self.failures: list[tuple[Record, Failure]] = []

@@ -76,6 +76,18 @@ class Dispatch:
                     return
                 self._submit(executor, group)
 
+    def next_for(self, executor: Executor, now: float) -> Group | None:
+        """The next group for an executor that asks for it, which then has it; none: nothing to do now."""
+        group = self._next(now)
+        if group is not None:
+            self._note(executor, group)
+        return group
+
+    @property
+    def idle(self) -> bool:
+        """Some executor has nothing to do."""
+        return any(executor.group is None for executor in self._executors)
+
     def save(self) -> bool:
         """Give an idle executor what is decided and not durable, at once. False if there is nothing to save, or no
         executor is idle."""
@@ -124,9 +136,7 @@ class Dispatch:
             busy = {(r.topic, r.partition, r.key) for r in group.records}
             self.give_back(group, withdrawn, busy=busy)
 
-    def give_back(
-        self, group: Group, records: Iterable[Record], *, busy: AbstractSet[LaneKey] = frozenset()
-    ) -> None:
+    def give_back(self, group: Group, records: Iterable[Record], *, busy: AbstractSet[LaneKey] = frozenset()) -> None:
         """Records of the group that did not run are next again; those of a `busy` key once it is free."""
         by_place: dict[Partition, list[Record]] = {}
         for record in records:
@@ -137,10 +147,14 @@ class Dispatch:
                 found.give_back(theirs, busy={key for topic, number, key in busy if (topic, number) == place})
 
     def _submit(self, executor: Executor, group: Group) -> None:
+        self._note(executor, group)
+        executor.submit(group)
+
+    def _note(self, executor: Executor, group: Group) -> None:
         for place in group.parts:
             self._ownership.assignments[place].groups_running += 1
         self._unsaved_since = None
-        executor.submit(group)
+        executor.group = group
 
     def _next(self, now: float) -> Group | None:
         return (

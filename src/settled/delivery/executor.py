@@ -14,11 +14,16 @@ log = logging.getLogger("settled.delivery")
 
 
 class Executor:
-    """The owner thread submits; the executor's own thread runs. `done` is called there with each report."""
+    """Whoever holds the baton (see worker.py) submits; the executor's own thread runs.
 
-    def __init__(self, name: str, attempt: Callable[[], Attempt], done: Callable[[Report], None]) -> None:
-        self.group: Group | None = None  # what it was given and has not reported; the owner sets and clears it
-        self._make, self._done = attempt, done
+    `next_group` is called there with each report and returns what to run next, none: wait to be given something.
+    """
+
+    def __init__(
+        self, name: str, attempt: Callable[[], Attempt], next_group: Callable[[Executor, Report], Group | None]
+    ) -> None:
+        self.group: Group | None = None  # what it was given and has not reported; set and cleared under the baton
+        self._make, self._next_group = attempt, next_group
         self._attempt: Attempt | None = None
         self._abandoned = False
         self._queue: queue.SimpleQueue[Group | None] = queue.SimpleQueue()
@@ -26,7 +31,6 @@ class Executor:
         self._thread.start()
 
     def submit(self, group: Group) -> None:
-        self.group = group
         self._queue.put(group)
 
     def abandon(self) -> None:
@@ -42,8 +46,9 @@ class Executor:
         return not self._thread.is_alive()
 
     def _loop(self) -> None:
-        while (group := self._queue.get()) is not None:
-            self._done(self._run(group))
+        group = self._queue.get()
+        while group is not None:
+            group = self._next_group(self, self._run(group)) or self._queue.get()
         if self._attempt is not None:
             self._attempt.close()
 

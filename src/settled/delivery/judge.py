@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 import time
 
+from settled import windows
 from settled.delivery.assignment import Assignment
 from settled.delivery.retry import EvictionBudget, RetryPolicy, decide
 from settled.events import AttemptFailed, Events
@@ -74,4 +75,5 @@ class Judge:
         found.endings.append(Ending(record, Outcome.QUARANTINED, attempts.last, attempts))
         if self._policy.then == "park" and record.key is not None:
             found.parked.add(record.key)
+        windows.reach("quarantine-decided")
         return True

@@ -1,5 +1,6 @@
-"""Worker: one member of a group, from joining to leaving. Its thread alone owns the delivery state; executors run the
-groups and report by queue.
+"""Worker: one member of a group, from joining to leaving. One thread at a time owns the delivery state: it holds the
+baton. An executor that ends a group takes the baton, reckons, and takes its next group along; the worker's own thread
+does the rest, and alone waits for records. So a busy worker hands nothing from thread to thread.
 
 Reading order: `run`, then `_turn` and its steps in the order in which they happen, then stopping.
 """
@@ -16,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 
 from settled import windows
-from settled.delivery.attempt import Attempt, Report
+from settled.delivery.attempt import Attempt, Group, Report
 from settled.delivery.binding import Binding
 from settled.delivery.dispatch import Dispatch
 from settled.delivery.executor import Executor
@@ -35,6 +36,7 @@ log = logging.getLogger("settled.delivery")
 HOUSEKEEPING_S = 1.0  # how often redrives are looked for, marks pruned and the state told
 TELL_AGAIN_S = 5.0
 IDLE_POLL_S = 5.0
+BUSY_TICK_S = 0.1  # how often a busy worker looks for news of its membership
 FETCH_AHEAD = 3  # groups' worth of ready records to hold, at most
 OUTAGE_FIRST_S, OUTAGE_MOST_S = 0.05, 5.0
 
@@ -55,7 +57,10 @@ class Worker:
         self._engine, self._store, self._subscription, self._bind = engine, store, subscription, bind
         self._name = subscription.consumer.consumer
         self._stopping, self._abandoning = threading.Event(), threading.Event()
-        self._reports: deque[Report] = deque()
+        self._baton = threading.Lock()
+        self._wake = threading.Event()  # for the owner while it does not poll
+        self._polling = False  # the owner waits in the engine's poll, without the baton
+        self._crash: BaseException | None = None
         self._deliveries: deque[Delivery] = deque()  # polled and not taken yet
         self._consumer: Consumer | None = None
         self._outages = 0
@@ -72,8 +77,7 @@ class Worker:
     def stop(self) -> None:
         """Take no more records; end what runs within the grace time, save the frontier, leave. A flag and a wake-up."""
         self._stopping.set()
-        if self._consumer is not None:
-            self._consumer.wakeup()
+        self._nudge()
 
     def abandon(self) -> None:
         """Stop at once: what runs is not committed, and will run again elsewhere with no attempt charged."""
@@ -95,6 +99,8 @@ class Worker:
             self._end()
         finally:
             self._leave()
+        if self._crash is not None:
+            raise self._crash
         if drained is not None and not self._stopping.is_set():
             self._raise_unreadable()
 
@@ -109,7 +115,7 @@ class Worker:
         self._ownership = Ownership(
             self._consumer, store, subscription, self._in_flight, self.events, concurrency=count
         )
-        self._executors = [Executor(f"settled-{n}", self._attempt, self._report) for n in range(count)]
+        self._executors = [Executor(f"settled-{n}", self._attempt, self._next_group) for n in range(count)]
         self._binding = self._bind()
         self._dispatch = Dispatch(
             self._ownership,
@@ -129,53 +135,92 @@ class Worker:
         session = self._store.session(self._subscription.consumer)
         return Attempt(session, self._bind(), self._subscription.mode, self._subscription.retry)
 
-    def _report(self, report: Report) -> None:
-        """On an executor's thread."""
-        self._reports.append(report)
-        assert self._consumer is not None
-        self._consumer.wakeup()
-
     def _turn(self) -> None:
-        now = time.monotonic()
-        self._take_reports()
+        """One round of the owner: give out work, then wait for something to happen."""
         try:
-            if now >= self._not_before:
+            with self._baton:
+                now = time.monotonic()
                 self._take_deliveries()
-                self._ownership.acquire()
-                self._dispatch.relieve(now)
-                self._dispatch.fill(now)
-                self._ownership.release_revoked()
-                if now - self._housekept >= HOUSEKEEPING_S:
-                    self._housekeep(now)
-            self._poll(now)
+                if now >= self._not_before:
+                    self._ownership.acquire()
+                    self._dispatch.relieve(now)
+                    self._dispatch.fill(now)
+                    self._ownership.release_revoked()
+                    if now - self._housekept >= HOUSEKEEPING_S:
+                        self._housekeep(now)
+                timeout, (records, size) = self._timeout(now), self._room(now)
+                self._polling = self._dispatch.idle
+            self._wait(timeout, records, size)
         except Unavailable as error:
             self._wait_out(error)
+            self._stopping.wait(max(0.0, self._not_before - time.monotonic()))  # the poll may be what fails: never spin
 
-    def _take_reports(self) -> None:
-        while self._reports:
-            report = self._reports.popleft()
-            for executor in self._executors:
-                if executor.group is report.group:
-                    executor.group = None
-            if isinstance(report.fault, Fenced):
-                self._let_go()
-            elif report.fault is not None:
-                self._wait_out(report.fault)
-            else:
-                self._outages, self._outage = 0, ""
-            self._reckoning.reckon(report)
+    def _wait(self, timeout: float, records: int, size: int) -> None:
+        """For records, news of the membership or an idle executor. While all executors are busy the engine is only
+        asked for news: records that would have to wait are not fetched."""
+        assert self._consumer is not None
+        if not self._polling:
+            self._wake.wait(min(timeout, BUSY_TICK_S))
+            self._wake.clear()
+            with self._baton:
+                self._deliveries += self._consumer.poll(0.0, records=0, bytes=0)
+            return
+        try:
+            found = self._consumer.poll(timeout, records=records, bytes=size)
+        finally:
+            with self._baton:
+                self._polling = False
+        with self._baton:
+            self._deliveries += found
+
+    def _nudge(self) -> None:
+        """Any thread. The owner looks at once."""
+        self._wake.set()
+        if self._polling and self._consumer is not None:
+            self._consumer.wakeup()
+
+    def _next_group(self, executor: Executor, report: Report) -> Group | None:
+        """On an executor's thread: reckon its report and take the next group along."""
+        group = None
+        try:
+            with self._baton:
+                executor.group = None
+                self._take_report(report)
+                now = time.monotonic()
+                if now >= self._not_before and not self._stopping.is_set():
+                    if not self._polling:
+                        self._fetch_ahead(now)
+                    group = self._dispatch.next_for(executor, now)
+        except Unavailable as error:
+            self._wait_out(error)
+        except BaseException as error:  # noqa: BLE001 - raised by `run`, on the worker's own thread
+            self._crash = error
+            self._stopping.set()
+        if group is None:
+            self._nudge()
+        return group
+
+    def _fetch_ahead(self, now: float) -> None:
+        assert self._consumer is not None
+        records, size = self._room(now)
+        if records and self._dispatch.ready() < self._subscription.group_records:
+            self._deliveries += self._consumer.poll(0.0, records=records, bytes=size)
+            self._take_deliveries()
+
+    def _take_report(self, report: Report) -> None:
+        if isinstance(report.fault, Fenced):
+            self._let_go()
+        elif report.fault is not None:
+            self._wait_out(report.fault)
+        else:
+            self._outages, self._outage = 0, ""
+        self._reckoning.reckon(report)
 
     def _let_go(self) -> None:
         try:
             self._ownership.fenced()
         except Unavailable as error:  # the next group is fenced again
             self._wait_out(error)
-
-    def _poll(self, now: float) -> None:
-        assert self._consumer is not None
-        records, size = self._room(now)
-        self._deliveries += self._consumer.poll(self._timeout(now), records=records, bytes=size)
-        self._take_deliveries()
 
     def _take_deliveries(self) -> None:
         """In order; one that the store's outage interrupts is taken again, for what was fetched comes only once."""
@@ -192,9 +237,7 @@ class Worker:
         return (min(records, ahead), size) if ahead > 0 else (0, 0)
 
     def _timeout(self, now: float) -> float:
-        """How long the poll may wait for something to happen; executors wake it when they are done."""
-        if self._reports:
-            return 0.0
+        """How long to wait for something to happen; executors wake the owner when they have nothing to do."""
         wait = IDLE_POLL_S if not self._ownership.assignments else HOUSEKEEPING_S
         if now < self._not_before:
             return min(wait, self._not_before - now)
@@ -244,8 +287,6 @@ class Worker:
         if not self._outage:
             log.warning("waiting for the store or the engine: %s", error)
         self._outage = str(error)
-        if not self._dispatch.running and self._outages > 1:
-            self._stopping.wait(min(delay, 0.2))  # the engine's poll may be what fails: never spin
 
     def _housekeep(self, now: float) -> None:
         self._housekept = now
@@ -291,7 +332,8 @@ class Worker:
     # Draining and stopping.
 
     def _is_quiet(self) -> bool:
-        return not (self._dispatch.running or self._reports or self._deliveries or self._in_flight.records)
+        with self._baton:
+            return not (self._dispatch.running or self._deliveries or self._in_flight.records)
 
     def _asked(self, drained: Callable[[], bool]) -> bool:
         try:
@@ -312,33 +354,35 @@ class Worker:
         self._tell("stopping")
         windows.reach("stopping")
         deadline = time.monotonic() + self._subscription.grace_s
-        for executor in self._executors:
-            if executor.group is not None:
-                self._dispatch.give_back(executor.group, executor.group.withdraw())
-        assert self._consumer is not None
+        with self._baton:
+            for executor in self._executors:
+                if executor.group is not None:
+                    self._dispatch.give_back(executor.group, executor.group.withdraw())
         while self._dispatch.running and not self._abandoning.is_set() and time.monotonic() < deadline:
-            left = min(0.2, max(0.0, deadline - time.monotonic()))
-            self._poll_while_stopping(left)
-            self._take_reports()
+            self._wait_while_stopping(min(0.2, max(0.0, deadline - time.monotonic())))
         for executor in self._executors:
             if executor.group is not None:
                 executor.abandon()
-        if not self._abandoning.is_set() and self._dispatch.save():
-            while self._dispatch.saving and time.monotonic() < deadline + 1:
-                self._poll_while_stopping(0.2)
-                self._take_reports()
-        for place in list(self._ownership.assignments):
-            self._ownership.release(place, clean=True)
+        with self._baton:
+            saving = not self._abandoning.is_set() and self._dispatch.save()
+        while saving and self._dispatch.saving and time.monotonic() < deadline + 1:
+            self._wait_while_stopping(0.2)
+        with self._baton:
+            for place in list(self._ownership.assignments):
+                self._ownership.release(place, clean=True)
 
-    def _poll_while_stopping(self, timeout: float) -> None:
+    def _wait_while_stopping(self, timeout: float) -> None:
+        """For an executor to end, or for the loss of a partition."""
         assert self._consumer is not None
+        self._wake.wait(timeout)
+        self._wake.clear()
         try:
-            for delivery in self._consumer.poll(timeout, records=0, bytes=0):
-                if isinstance(delivery, Lost):
-                    self._take(delivery)
+            with self._baton:
+                for delivery in self._consumer.poll(0.0, records=0, bytes=0):
+                    if isinstance(delivery, Lost):
+                        self._take(delivery)
         except Unavailable as error:
             log.warning("while stopping: %s", error)
-            self._abandoning.wait(timeout)
 
     def _leave(self) -> None:
         for executor in self._executors:

@@ -1,0 +1,120 @@
+"""Runs the benchmarks in a fixed order, prints one JSON document with ratios and floors, exits 1 below a floor.
+
+Runs of settled and of its floor are interleaved and the medians of five are compared: the machine may be noisy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+from bench import floors, runs
+from bench.workload import folder, messages
+
+REPEATS = 5
+FLOORS = {"publish": 0.7, "settle": 0.6, "settle_batch": 0.8}
+AIMS = {"latency_p99_ms": 15.0, "growth_flat": 0.85, "growth_peak_mb": 150.0}
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def compare_publish(count: int) -> dict[str, Any]:
+    """Against a loop that packs, compresses and inserts each batch: 1 kB records, batches of 400, durability local."""
+    made = messages(count, 1000)
+    rates: dict[str, list[float]] = {"floor": [], "settled": [], "settled_12_partitions": []}
+    for run in range(REPEATS):
+        with folder() as place:
+            rates["floor"].append(floors.publish(place / "floor.db", made))
+            rates["settled"].append(runs.publish(place / "one.db", made, 1))
+            rates["settled_12_partitions"].append(runs.publish(place / "twelve.db", made, 12))
+        say(f"publish {run + 1}/{REPEATS}: " + ", ".join(f"{name} {each[-1]:,.0f}/s" for name, each in rates.items()))
+    return _compared(rates)
+
+
+def compare_settle(count: int) -> dict[str, Any]:
+    """Against a single-threaded loop over the same log that makes the same inbox and effect rows in groups of 400."""
+    rates: dict[str, list[float]] = {
+        name: [] for name in ("floor", "settled", "settled_batch", "noop_inbox", "noop_at_least_once")
+    }
+    with folder() as place:
+        log = place / "log.db"
+        runs.publish(log, messages(count, 250), 12)
+        for run in range(REPEATS):
+            rates["floor"].append(floors.settle(log, place / f"floor-{run}.db"))
+            for name, handler, batch, mode in (
+                ("settled", runs.with_statement, False, "effectively-once"),
+                ("settled_batch", runs.with_batch, True, "effectively-once"),
+                ("noop_inbox", runs.nothing, False, "effectively-once"),
+                ("noop_at_least_once", runs.nothing, False, "at-least-once"),
+            ):
+                effects = place / f"{name}-{run}.db"
+                rates[name].append(runs.settle(log, effects, f"{name}-{run}", count, handler, batch=batch, mode=mode))
+            say(
+                f"settle {run + 1}/{REPEATS}: " + ", ".join(f"{name} {each[-1]:,.0f}/s" for name, each in rates.items())
+            )
+    return _compared(rates)
+
+
+def _compared(rates: dict[str, list[float]]) -> dict[str, Any]:
+    medians = {name: statistics.median(each) for name, each in rates.items()}
+    ratios = {name: medians[name] / medians["floor"] for name in medians if name != "floor"}
+    return {"records_per_s": medians, "ratio_to_floor": ratios}
+
+
+def measure_growth(counts: list[int]) -> dict[str, Any]:
+    found = {}
+    for count in counts:
+        with folder() as place:
+            found[str(count)] = runs.growth(place / "log.db", place / "effects.db", count)
+        say(f"growth {count:,}: {found[str(count)]}")
+    rates = [each["records_per_s"] for each in found.values()]
+    return {
+        "by_backlog": found,
+        "flat": min(rates) / max(rates),
+        "peak_mb": max(each["peak_mb"] for each in found.values()),
+    }
+
+
+def measure_latency() -> dict[str, Any]:
+    with folder() as place:
+        found = runs.latency(place / "log.db", place / "effects.db", rate=500, seconds=10)
+    say(f"latency at 500/s: {found}")
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("only", nargs="*", choices=["publish", "settle", "latency", "growth", []], default=[])
+    parser.add_argument("--records", type=int, default=40_000)
+    arguments = parser.parse_args()
+    wanted = arguments.only or ["publish", "settle", "latency", "growth"]
+    results: dict[str, Any] = {"schema_version": 1, "floors": FLOORS, "aims": AIMS}
+    ratios: dict[str, float] = {}
+    if "publish" in wanted:
+        results["publish"] = compare_publish(arguments.records)
+        ratios["publish"] = results["publish"]["ratio_to_floor"]["settled"]
+    if "settle" in wanted:
+        results["settle"] = compare_settle(arguments.records)
+        ratios["settle"] = results["settle"]["ratio_to_floor"]["settled"]
+        ratios["settle_batch"] = results["settle"]["ratio_to_floor"]["settled_batch"]
+    if "latency" in wanted:
+        results["latency"] = measure_latency()
+    if "growth" in wanted:
+        results["growth"] = measure_growth([10_000, 100_000, 1_000_000])
+    results["ratios"] = ratios
+    below = {name: ratio for name, ratio in ratios.items() if ratio < FLOORS[name]}
+    results["below_floor"] = below
+    text = json.dumps(results, indent=2)
+    Path(__file__).with_name("results.json").write_text(text + "\n")
+    print(text)
+    return 1 if below else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
