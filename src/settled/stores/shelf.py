@@ -162,7 +162,7 @@ class Shelf:
                 handle.run(
                     "UPDATE settled_inbox SET outcome = ?, settled_us = ?"
                     " WHERE consumer_id = ? AND event_id = ? AND outcome = ?",
-                    (Outcome.DISCARDED, handle.now(), consumer, event_id, Outcome.QUARANTINED),
+                    (int(Outcome.DISCARDED), handle.now(), consumer, event_id, int(Outcome.QUARANTINED)),
                 )
                 _note(handle, number, f"discarded: {reason}", who)
                 changed += 1

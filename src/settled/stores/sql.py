@@ -29,6 +29,16 @@ _NEW_PLACE = (
     " VALUES (?, ?, ?, ?, -1, '', ?) ON CONFLICT DO NOTHING"
 )
 _TAKE = "UPDATE settled_frontier SET epoch = ?, owner = ?, identity = ?, updated_us = ? WHERE id = ?"
+_SWEEP = (
+    "SELECT i.event_id, i.consumer_id, CASE WHEN i.settled_us < ? AND i.place_offset < p.frontier"
+    f" AND i.outcome <> {int(Outcome.QUARANTINED)} THEN 1 ELSE 0 END"
+    " FROM settled_inbox i JOIN settled_frontier p ON p.id = i.place_id"
+    " WHERE i.consumer_id = (SELECT id FROM settled_consumer WHERE name = ?) AND i.event_id > ?"
+    " ORDER BY i.event_id LIMIT ?"
+)
+_DROP_MARK = (
+    f"DELETE FROM settled_inbox WHERE consumer_id = ? AND event_id = ? AND outcome <> {int(Outcome.QUARANTINED)}"
+)
 _SILENT_US = 3_600_000_000
 
 
@@ -37,6 +47,7 @@ class SqlStore:
 
     def __init__(self) -> None:
         self._owner = uuid.uuid4().hex  # tells this store's epochs from those of another process
+        self._sweeps: dict[str, str] = {}  # consumer -> the last event id that `prune` looked at
         self.quarantine = Shelf(self._query, self._work)
 
     def _query(self, sql: str, params: Any) -> list[tuple[Any, ...]]:
@@ -121,6 +132,18 @@ class SqlStore:
 
     def redrives(self, consumer: str, topic: str, partition: int) -> list[QuarantineEntry]:
         return self.quarantine.redrives(consumer, topic, partition)
+
+    def prune(self, consumer: str, *, older_than_s: float, batch: int = 1000) -> int:
+        before = self.clock_us() - int(older_than_s * 1_000_000)
+        rows = self._query(_SWEEP, (before, consumer, self._sweeps.get(consumer, ""), batch))
+        gone = [(row[1], row[0]) for row in rows if row[2]]
+        if gone:
+            self._work(lambda handle: handle.run_many(_DROP_MARK, gone))
+        if rows:
+            self._sweeps[consumer] = rows[-1][0]
+        else:
+            self._sweeps.pop(consumer, None)
+        return len(rows)
 
     def reports(self, consumer: str | None = None) -> list[WorkerReport]:
         rows = self._query(

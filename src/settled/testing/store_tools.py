@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -66,10 +66,12 @@ class StoreCases:
         return store
 
     @pytest.fixture
-    def session(self, store: Store) -> Session:
+    def session(self, store: Store) -> Iterator[Session]:
         """A session of GROUP, which holds TOPIC/0 under epoch 1 and stands at 0."""
         self.own(store)
-        return store.session(ConsumerSpec(consumer=GROUP, owner="stock team", code_version="7f3"))
+        session = store.session(ConsumerSpec(consumer=GROUP, owner="stock team", code_version="7f3"))
+        yield session
+        session.close()
 
     def own(self, store: Store, consumer: str = GROUP, topic: str = TOPIC, *, epoch: int = 1) -> None:
         if store.acquire(consumer, topic, 0, epoch, IDENTITY) is None:

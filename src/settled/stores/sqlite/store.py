@@ -13,7 +13,6 @@ import apsw
 
 from settled.clock import wall_us
 from settled.errors import ContractError, Unavailable
-from settled.outcome import Outcome
 from settled.sqlite import BUSY_S, path_of
 from settled.store import ConsumerSpec, Tx, WorkerReport
 from settled.stores.sql import SqlStore, name_id, write_report
@@ -46,7 +45,6 @@ class SqliteStore(SqlStore):
         self._handle = Handle(path, **self._options)
         self._lock = threading.RLock()
         self._ready = self._closed = False
-        self._sweeps: dict[str, str] = {}  # consumer -> the last event id that `prune` looked at
         super().__init__()
 
     # set-up
@@ -75,25 +73,6 @@ class SqliteStore(SqlStore):
         rows = self._query("SELECT id FROM settled_consumer WHERE name = ?", (spec.consumer,))
         consumer = rows[0][0] if rows else self._work(lambda handle: name_id(handle, "consumer", spec.consumer))
         return SqliteSession(Handle(self._path, **self._options), spec, consumer)
-
-    def prune(self, consumer: str, *, older_than_s: float, batch: int = 1000) -> int:
-        before = wall_us() - int(older_than_s * 1_000_000)
-        rows = self._query(
-            "SELECT i.event_id, i.consumer_id, i.outcome != ?3 AND i.settled_us < ?4 AND i.place_offset < p.frontier"
-            " FROM settled_inbox i JOIN settled_frontier p ON p.id = i.place_id"
-            " WHERE i.consumer_id = (SELECT id FROM settled_consumer WHERE name = ?1) AND i.event_id > ?2"
-            " ORDER BY i.event_id LIMIT ?5",
-            (consumer, self._sweeps.get(consumer, ""), Outcome.QUARANTINED, before, batch),
-        )
-        gone = [(row[1], row[0]) for row in rows if row[2]]
-        if gone:
-            sql = "DELETE FROM settled_inbox WHERE consumer_id = ? AND event_id = ?"
-            self._work(lambda handle: handle.run_many(sql, gone))
-        if rows:
-            self._sweeps[consumer] = rows[-1][0]
-        else:
-            self._sweeps.pop(consumer, None)
-        return len(rows)
 
     def report(self, consumer: str, member: str, state: WorkerReport | None) -> None:
         """Waits for locks no longer than a twentieth of a second; then the report is left out."""
