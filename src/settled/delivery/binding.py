@@ -25,7 +25,7 @@ from settled.record import Record
 from settled.store import Tx
 
 Decode = Callable[[Record], Any]
-_RECORD_ORIGINS = (Record,)
+One = Callable[[Tx, Record], object]
 
 
 class Binding:
@@ -34,7 +34,7 @@ class Binding:
     def __init__(self, function: Callable[..., Any], *, batch: bool = False) -> None:
         self.function, self.batch = function, batch
         self._decode = _decoder(function, batch=batch)
-        self._runner = asyncio.Runner() if inspect.iscoroutinefunction(function) else None
+        self._runner = asyncio.Runner() if inspect.iscoroutinefunction(_code(function)) else None
 
     def call(self, tx: Tx, records: Sequence[Record]) -> None:
         """Run the function for these records: once for all with `batch`, else once for each. Raises what it raises,
@@ -85,17 +85,18 @@ def _decoder(function: Callable[..., Any], *, batch: bool) -> Decode | None:
     """How to make the function's second argument (or each element of it), none: the record as it is."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
-        hints = typing.get_type_hints(function)
+        hints = typing.get_type_hints(_code(function))
     except (NameError, TypeError, ValueError) as error:
         raise ContractError(
             f"the annotations of handler {function!r} cannot be read: {error}",
             field="handler",
             hint="annotate with types that can be seen from the handler's module",
         ) from error
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
-    if len(positional) != 2 or any(p.default is p.empty and p.kind == p.KEYWORD_ONLY for p in parameters):
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    needed = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if len(positional) < 2 or any(p not in positional[:2] for p in needed):
         raise ContractError(
-            f"handler {getattr(function, '__name__', function)!r} takes {len(positional)} positional arguments",
+            f"handler {getattr(function, '__name__', function)!r} cannot be called with two positional arguments",
             field="handler",
             hint="define it as (tx, record), or (tx, records) with batch=True",
         )
@@ -103,6 +104,11 @@ def _decoder(function: Callable[..., Any], *, batch: bool) -> Decode | None:
     if batch:
         hint = _element(function, hint)
     return _decode_for(hint)
+
+
+def _code(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Where the annotations are: the function, or the `__call__` of an object."""
+    return function if inspect.isroutine(function) else type(function).__call__
 
 
 def _element(function: Callable[..., Any], hint: Any) -> Any:
@@ -114,7 +120,7 @@ def _element(function: Callable[..., Any], hint: Any) -> Any:
     if hint in (list, Sequence):
         return inspect.Parameter.empty
     raise ContractError(
-        f"batch handler {function.__name__!r} annotates its records as {hint}",
+        f"batch handler {getattr(function, '__name__', function)!r} annotates its records as {hint}",
         field="handler",
         hint="annotate them as list[Record], list[Record[Order]] or list[Order]",
     )

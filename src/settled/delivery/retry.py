@@ -102,12 +102,14 @@ class EvictionBudget:
 def failure_of(error: BaseException, classes: Mapping[str, FailureClass]) -> Failure:
     """What can be stored of anything that a handler raised, however badly it behaves when looked at."""
     retry_after = error.after if isinstance(error, Retry) else None
-    trace = _text(lambda: "".join(traceback.format_exception(type(error), error, error.__traceback__, limit=-20)), 8000)
+    trace = _text(
+        lambda: "".join(traceback.format_exception(type(error), error, error.__traceback__, limit=-20)), 10**9
+    )
     return Failure(
         kind=_classify(error, classes),
         error=qualified(type(error))[:200],
         message=_text(lambda: str(error), 2000),
-        trace=trace,
+        trace=trace if len(trace) <= 8000 else f"{trace[:2000]}\n…\n{trace[-5900:]}",
         fingerprint=_fingerprint(error),
         retry_after=retry_after,
     )
