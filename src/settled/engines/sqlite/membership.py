@@ -15,6 +15,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 
@@ -26,6 +27,7 @@ from settled.engines.sqlite.database import Connection, Database
 from settled.engines.sqlite.topics import Topic
 from settled.errors import ContractError, Fenced
 
+NOTE_US = 30_000_000  # how often a quiet group's sign of life is written down
 AT_ONCE = 4  # partitions taken, or being given back, at a time
 
 
@@ -50,6 +52,8 @@ class Membership:
         self._held: dict[Partition, bool] = {}  # what news spoke of as this member's; whether it was clean when taken
         self._revoking: set[Partition] = set()
         self._left = False
+        self._seen: list[Any] = []  # the group's state after the last full round; empty: do another
+        self._noted_us = 0
         self.topics: dict[str, Topic] = {}
         self.lease_until_us = 0
 
@@ -74,9 +78,44 @@ class Membership:
 
     def round(self) -> Round:
         """Renew the lease and do what there is to do. Found expired, the member has lost everything and joins anew."""
-        with self._changing() as connection:
-            if self._left:
+        with self._lock:
+            if self._left or self._renewed_quietly():
                 return Round([], False, False)
+        return self._full_round()
+
+    def _renewed_quietly(self) -> bool:
+        """Renew by one statement where nobody came, went, expired or moved since the last full round: the log's write
+        lock is then held for microseconds, also when the process has little CPU, or is stopped, at that moment."""
+        now = clock.boot_us()
+        with self._database.reading() as connection:
+            if self._state(connection) != self._seen or self._dead(connection, now):
+                return False
+        with self._database.raw(durable=False) as connection:
+            connection.execute(
+                "UPDATE log_member SET expires_us = ? WHERE incarnation = ? AND expires_us > ?",
+                (now + self._lease_us, self._incarnation, now),
+            )
+            renewed = bool(connection.changes())
+            if renewed and now - self._noted_us > NOTE_US:
+                connection.execute("UPDATE log_group SET active_us = ? WHERE id = ?", (clock.wall_us(), self._group))
+                self._noted_us = now
+        if renewed:
+            self.lease_until_us = now + self._lease_us
+        return renewed
+
+    def _state(self, connection: Connection) -> list[Any]:
+        """All that a full round would look at."""
+        return [
+            connection.execute(sql, (self._group,)).fetchall()
+            for sql in (
+                "SELECT incarnation, topics FROM log_member WHERE grp = ? ORDER BY joined",
+                "SELECT topic, number, owner, revoking FROM log_owner WHERE grp = ?",
+                "SELECT t.id, t.partitions FROM log_subscription s JOIN log_topic t ON t.id = s.topic WHERE s.grp = ?",
+            )
+        ]
+
+    def _full_round(self) -> Round:
+        with self._changing() as connection:
             self._read_topics(connection)
             news: list[Assigned | Revoking | Lost] = []
             now = clock.boot_us()
@@ -92,7 +131,8 @@ class Membership:
                 _expel(connection, self._incarnation)
                 self._enter(connection)
             result = self._turn(connection, news)
-            self.lease_until_us = now + self._lease_us
+            state = [] if result.again else self._state(connection)
+        self._seen, self.lease_until_us = state, now + self._lease_us
         return msgspec.structs.replace(result, tell=result.tell or expired)
 
     def release(self, partition: Partition, *, clean: bool) -> bool:
@@ -200,13 +240,17 @@ class Membership:
 
     def _expire(self, connection: Connection) -> bool:
         """Remove the members of this group whose lease ran out, or that lived in another boot."""
+        dead = self._dead(connection, clock.boot_us())
+        for incarnation in dead:
+            _expel(connection, incarnation)
+        return bool(dead)
+
+    def _dead(self, connection: Connection, now: int) -> list[str]:
         rows = connection.execute(
             "SELECT incarnation FROM log_member WHERE grp = ? AND (expires_us <= ? OR boot <> ?)",
-            (self._group, clock.boot_us(), self._boot),
+            (self._group, now, self._boot),
         ).fetchall()
-        for (incarnation,) in rows:
-            _expel(connection, incarnation)
-        return bool(rows)
+        return [incarnation for (incarnation,) in rows]
 
     def _shares(self, connection: Connection) -> dict[tuple[str, int], int]:
         rows = connection.execute(

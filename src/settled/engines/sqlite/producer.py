@@ -19,6 +19,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 
+from settled import windows
 from settled.engine import ProducerSpec
 from settled.engines.sqlite import append
 from settled.engines.sqlite.append import Appender, By, Part
@@ -274,6 +275,7 @@ class SqliteProducer:
         self._batches += 1
         by = By(self._identity, self._incarnation, self._batches, batch.sequence)
         bases: list[int] = []
+        windows.reach("batch-closed")
         try:
             topics = self._appender.append(parts, by, bases).topics
         except Unavailable:

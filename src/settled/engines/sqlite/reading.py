@@ -144,14 +144,16 @@ def _fingerprint(connection: Connection, part: int, head: Head, offset: int, cla
     """The fingerprint at `offset`; none where it cannot be told any more (removed, or lost and accepted)."""
     if offset == head.next:
         return head.chain
-    rows = connection.execute(_BATCHES, (part, offset, 1)).fetchall()
-    batch = Stored(*rows[0]) if rows else None
+    rows = connection.execute(_BATCHES, (part, offset, 2)).fetchall()
+    batch = next((batch for batch in (Stored(*row) for row in rows) if batch.next > offset), None)
+    if batch is not None and batch.base < offset:
+        return b""  # inside a batch: whoever saw this offset as a boundary saw another log
     if batch is not None and batch.base == offset:  # a link that fits only behind the right fingerprint
-        fits = chain_link(claimed, batch.checksum, batch.base, batch.count) == batch.chain
-        return claimed if fits else _before(connection, part, offset)
-    if offset < head.begin or lost_between(connection, part, offset, batch.base if batch else head.next):
+        if chain_link(claimed, batch.checksum, batch.base, batch.count) == batch.chain:
+            return claimed
+    elif offset < head.begin or lost_between(connection, part, offset, batch.base if batch else head.next):
         return None
-    return b""  # inside a batch: whoever saw this offset as a boundary saw another log
+    return _before(connection, part, offset)
 
 
 def _before(connection: Connection, part: int, offset: int) -> bytes | None:

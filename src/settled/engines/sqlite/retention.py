@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from settled import clock
+from settled import clock, windows
 from settled.engines.sqlite.database import Connection, Database
 
 STEP = 64  # batches removed in one transaction
@@ -67,6 +67,8 @@ def _step(database: Database, topic: int, age_us: int | None, stored: int | None
                 break
         for one in going:
             _remove(connection, *one)
+        if going:
+            windows.reach("retention-uncommitted")
     return sum(one[3] for one in going)
 
 

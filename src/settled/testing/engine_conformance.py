@@ -1,0 +1,49 @@
+"""What every log engine must show. Subclass `EngineConformance`, supply `engine_factory` and `damage`:
+
+    class TestMyEngine(EngineConformance):
+        @pytest.fixture
+        def engine_factory(self, tmp_path): ...   # a function; each call opens the same new log, by engine.url
+
+        def damage(self, engine, topic, partition, offset): ...   # change a stored byte behind the engine's back
+
+The fixture closes what it opened. What `engine.capabilities` claims is tested both ways: kept if claimed, refused if
+not. Crashes and stalls are real: members run in processes of their own and get SIGKILL and SIGSTOP.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from settled.engine import Engine, ProducerSpec
+from settled.errors import SettledError
+from settled.testing.engine_fetching import FetchCases
+from settled.testing.engine_groups import GroupCases
+from settled.testing.engine_producers import ProducerCases
+from settled.testing.engine_records import RecordCases
+from settled.testing.engine_tools import TOPIC, EngineFactory, make_topic, message, publish
+
+
+class EngineConformance(RecordCases, ProducerCases, GroupCases, FetchCases):
+    @pytest.fixture
+    def engine(self, engine_factory: EngineFactory) -> Engine:
+        return engine_factory()
+
+    def test_what_is_stored_outlives_the_engine(self, engine_factory: EngineFactory) -> None:
+        first = engine_factory()
+        make_topic(first, 2)
+        sent = publish(first, map(message, range(20)))
+        first.close()
+        first.close()
+        second = engine_factory()
+        found = [(one.partition, one.offset, one.id) for n in range(2) for one in second.read(TOPIC, n, 0)]
+        assert sorted(found) == sorted((r.partition, r.offset, r.id) for r in sent)
+        with pytest.raises(SettledError):
+            first.topics()
+
+    def test_closing_the_engine_sends_what_is_buffered(self, engine_factory: EngineFactory) -> None:
+        first = engine_factory()
+        make_topic(first)
+        pending = first.producer(ProducerSpec(linger_s=3600.0)).send(message(1))
+        first.close()
+        assert pending.result(timeout=0).offset == 0
+        assert engine_factory().read(TOPIC, 0, 0)[0].id == "e1"
