@@ -192,21 +192,22 @@ class App:
 
     # Working.
 
-    def worker(self, *, member: str | None = None) -> Worker:
-        """A worker, not yet running. Its `run` blocks; its `stop` may be called from any thread."""
+    def worker(self, *, member: str | None = None, bind: Callable[..., Binding] = Binding) -> Worker:
+        """A worker, not yet running. Its `run` blocks; its `stop` may be called from any thread. `bind` makes what
+        calls the handler; a drill puts its own in that place."""
         handler, batch = self._handler, self._batch
         if handler is None:
             raise ContractError(
                 "this app has no handler", field="handler", hint="decorate a function with @app.handler"
             )
         subscription = specs.subscription(self.contract, member=member, code_version=self._code_version)
-        return Worker(self.engine, self.store, subscription, lambda: Binding(handler, batch=batch), events=self.events)
+        return Worker(self.engine, self.store, subscription, lambda: bind(handler, batch=batch), events=self.events)
 
     def run(self, *, drain: bool = False, member: str | None = None) -> None:
         """Work until SIGTERM or SIGINT (a second one stops at once), or, with `drain`, until the whole topic as it
         stood is settled for the group. Call it from the main thread to have the signals handled."""
         worker = self.worker(member=member)
-        with _signals_stop(worker):
+        with stops_on_signals(worker):
             worker.run(drained=is_drained(self.engine, self.store, self.contract) if drain else None)
 
     def drain(self) -> None:
@@ -255,7 +256,7 @@ def _bytes(part: Any) -> bytes | None:
     return msgspec.json.encode(part)
 
 
-class _signals_stop:
+class stops_on_signals:
     """While inside: the first SIGTERM or SIGINT stops the worker in good order, the second at once."""
 
     def __init__(self, worker: Worker) -> None:

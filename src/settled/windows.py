@@ -1,10 +1,14 @@
-"""The named instants at which a process may die. Production pays one call of a nearly empty function at each, per
-group and not per record; a drill installs a hook that kills, stops or waits when a window is reached.
+"""The named instants at which a process may die, and what a death there means. Production pays one call of a nearly
+empty function at each, per group and not per record; a drill installs a hook that kills, stops or waits there.
+
+`reach` is what the product calls; `WINDOWS` is the register that `docs/windows.md` and the drills are made from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+
+import msgspec
 
 Hook = Callable[[str], None]
 
@@ -21,3 +25,250 @@ def install(hook: Hook | None) -> None:
     """Let `hook` be called at every window; None takes it away. For drills and tests only."""
     global _hook
     _hook = hook
+
+
+class Fate(msgspec.Struct, frozen=True):
+    """What a death means for records that are under way, in one delivery mode.
+
+    lost        which records have no effect and will get none
+    again       which handlers run a second time
+    ambiguous   what nobody can know without looking it up, and where it is looked up
+    """
+
+    lost: str = "none"
+    again: str = "none"
+    ambiguous: str = "nothing"
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """One instant.
+
+    journey     publish, takeover, group, failure, redrive, revoke, stop or retention
+    durable     what just became durable, or was durable already
+    pending     what is not durable yet
+    most        the fate under at-most-once; least: at-least-once; effectively: effectively-once
+    delay       how long until work goes on
+    repair      who repairs it, with what authority
+    """
+
+    name: str
+    journey: str
+    durable: str
+    pending: str
+    most: Fate
+    least: Fate
+    effectively: Fate
+    delay: str
+    repair: str
+
+
+_LEASE = "until the dead member's lease runs out; other partitions are not touched"
+_PRODUCER = "until the producer is started again"
+_SOON = "none: the partition is free at once, or when the lease runs out"
+_OWNER = "the next owner, by the fence and the frontier in the effect store"
+_SENDER = "the producer: it sends again what it holds no receipt for, under the same ids"
+_ENGINE = "the engine: the lease of the dead member runs out by the engine's clock"
+_SHELF = "the next owner: it finds the request in the effect store"
+
+_NOTHING = Fate()
+_ABSENT = Fate("not reached", "not reached", "not reached")
+_UNSENT = Fate(lost="messages without a receipt, unless they are sent again")
+_REPEATED = Fate(
+    lost=_UNSENT.lost,
+    again="a message that is sent again is a second record: its handler runs again",
+    ambiguous="whether the message is in the log; the producer cannot know",
+)
+_UNSURE = Fate(
+    lost=_UNSENT.lost,
+    ambiguous="whether the message is in the log; sent again, the inbox refuses the second one (same event id)",
+)
+_GROUP_LOST = Fate(lost="records of the group whose handler had not committed: the frontier is past them")
+_GROUP_AGAIN = Fate(again="all of the group; what they wrote through `tx` was rolled back")
+_ALONE = Fate(again="the group, each record alone; the first one is charged an attempt if it kills again")
+_OUTSIDE = Fate(again="all of the group; what they wrote through `tx` was rolled back, what they did elsewhere was not")
+
+
+def _of(
+    name: str,
+    journey: str,
+    fates: tuple[Fate, Fate, Fate],
+    durable: str,
+    pending: str,
+    delay: str = _LEASE,
+    repair: str = _OWNER,
+) -> Window:
+    most, least, effectively = fates
+    return Window(
+        name=name,
+        journey=journey,
+        durable=durable,
+        pending=pending,
+        most=most,
+        least=least,
+        effectively=effectively,
+        delay=delay,
+        repair=repair,
+    )
+
+
+_HARMLESS = (_NOTHING, _NOTHING, _NOTHING)
+_RUN = (_GROUP_LOST, _GROUP_AGAIN, _GROUP_AGAIN)
+_RAN = (_GROUP_LOST, _OUTSIDE, _OUTSIDE)
+
+WINDOWS: tuple[Window, ...] = (
+    _of(
+        "batch-closed",
+        "publish",
+        (_UNSENT, _UNSENT, _UNSENT),
+        "earlier batches",
+        "the batch: nothing of it is in the log",
+        _PRODUCER,
+        _SENDER,
+    ),
+    _of(
+        "append-written",
+        "publish",
+        (_UNSENT, _UNSENT, _UNSENT),
+        "earlier batches",
+        "the batch: written in a transaction that is not committed",
+        _PRODUCER,
+        _SENDER,
+    ),
+    _of(
+        "append-committed",
+        "publish",
+        (_REPEATED, _REPEATED, _UNSURE),
+        "the batch, at its offsets",
+        "the receipts: the caller does not know",
+        _PRODUCER,
+        _SENDER,
+    ),
+    _of(
+        "fence-unwritten",
+        "takeover",
+        _HARMLESS,
+        "the partition is this member's in the engine, under a new epoch",
+        "the epoch in the effect store: the owner before could still commit",
+    ),
+    _of(
+        "fence-written",
+        "takeover",
+        _HARMLESS,
+        "the epoch in the effect store: no earlier owner can commit any more",
+        "nothing is read or run yet",
+    ),
+    _of(
+        "unit-begun",
+        "group",
+        _RUN,
+        "the groups before",
+        "the group: no handler has run",
+    ),
+    _of(
+        "handler",
+        "group",
+        _RAN,
+        "the groups before",
+        "the group: some of its handlers have run, one is running",
+    ),
+    _of(
+        "effect-made",
+        "group",
+        _RAN,
+        "the groups before",
+        "the group: all of its handlers have run, no inbox mark is written",
+    ),
+    _of(
+        "marks-written",
+        "group",
+        _RAN,
+        "the groups before",
+        "the group: effects, marks and frontier stand in one transaction that is not committed",
+    ),
+    _of(
+        "effect-committed",
+        "group",
+        (_NOTHING, _NOTHING, _NOTHING),
+        "effects, inbox marks and frontier of the group, in one commit",
+        "the engine's copy of the frontier, which only people and retention read",
+    ),
+    _of(
+        "frontier-before-effect",
+        "group",
+        (_GROUP_LOST, _ABSENT, _ABSENT),
+        "the frontier past the group (at-most-once only)",
+        "the group: no handler has run",
+    ),
+    _of(
+        "frontier-uncommitted",
+        "group",
+        _HARMLESS,
+        "effects, inbox marks and frontier in the effect store",
+        "the engine's copy of the frontier",
+    ),
+    _of(
+        "suspects-recorded",
+        "failure",
+        (_ABSENT, _ALONE, _ALONE),
+        "which records may have killed the worker before: each is about to run alone",
+        "their runs",
+    ),
+    _of(
+        "quarantine-decided",
+        "failure",
+        (_ABSENT, _GROUP_AGAIN, _GROUP_AGAIN),
+        "earlier attempts of the record",
+        "its quarantine: the record runs again and the decision is made again",
+    ),
+    _of(
+        "decisions-written",
+        "failure",
+        (_ABSENT, _NOTHING, _NOTHING),
+        "quarantine entries with their marks, failed redrives, and the frontier, in one commit",
+        "what this process knows of it",
+    ),
+    _of(
+        "redrive-begun",
+        "redrive",
+        (_ABSENT, _ABSENT, _GROUP_AGAIN),
+        "the request for the redrive",
+        "the redrive: nothing of it has run",
+        _LEASE,
+        _SHELF,
+    ),
+    _of(
+        "redrive-written",
+        "redrive",
+        (_ABSENT, _ABSENT, _NOTHING),
+        "the redriven effect, its mark and the entry's new state, in one commit",
+        "what this process knows of it",
+        _LEASE,
+        _SHELF,
+    ),
+    _of(
+        "partition-unreleased",
+        "revoke",
+        _HARMLESS,
+        "all that was settled of the partition, and the engine's copy of its frontier",
+        "the release: the engine still takes the dead member for the owner",
+        _LEASE,
+        _ENGINE,
+    ),
+    _of(
+        "stopping",
+        "stop",
+        _RAN,
+        "the groups before",
+        "what runs; partitions are not given back",
+    ),
+    _of(
+        "retention-uncommitted",
+        "retention",
+        _HARMLESS,
+        "all records",
+        "the removal of old batches: it is undone whole",
+        _SOON,
+        "any process: retention is applied again",
+    ),
+)
+NAMES = frozenset(window.name for window in WINDOWS)
