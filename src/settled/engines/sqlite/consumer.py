@@ -178,6 +178,8 @@ class SqliteConsumer:
         flowing = flowing[self._turn :] + flowing[: self._turn]
         try:
             found = reading.fetch(self._database, flowing, records=records, size=size)
+        except HistoryLost as fault:
+            return self._stop_all(fault)
         except Damaged:
             found = self._fetch_one_by_one(flowing, records, size)
         for one in found:

@@ -74,7 +74,9 @@ class Database:
             yield connection
 
     def pin(self) -> None:
-        """Remember which files are open; from now on `check_same_file` compares with them."""
+        """Remember which files are open; from now on `check_same_file` compares with them. The anchor reads, since a
+        connection holds on to the WAL from its first read on."""
+        self._anchor.execute("SELECT count(*) FROM sqlite_schema").fetchall()
         self._files = self._stat()
 
     def check_same_file(self) -> None:

@@ -77,7 +77,10 @@ class Membership:
         return msgspec.structs.replace(result, tell=True)
 
     def round(self) -> Round:
-        """Renew the lease and do what there is to do. Found expired, the member has lost everything and joins anew."""
+        """Renew the lease and do what there is to do. Found expired, the member has lost everything and joins anew.
+
+        Raises HistoryLost when the file was replaced under this process."""
+        self._database.check_same_file()
         with self._lock:
             if self._left or self._renewed_quietly():
                 return Round([], False, False)
