@@ -52,7 +52,8 @@ def database() -> Iterator[str]:
 
 
 def _prepared(get_server: object, folder: Path) -> str:
-    """Start (or join) the server in `folder`, which asks GUARDED_ROLE for its password."""
+    """Start (or join) the server in `folder`. It asks GUARDED_ROLE for its password, and leaves syncing to the system:
+    tests kill processes, not machines, and each makes a database."""
     folder.mkdir(exist_ok=True)
     server = get_server(folder)  # type: ignore[operator]
     rules = folder / "pg_hba.conf"
@@ -60,5 +61,6 @@ def _prepared(get_server: object, folder: Path) -> str:
     rule = f"local all {GUARDED_ROLE} scram-sha-256\n"
     if rule not in text:
         rules.write_text(rule + text)
+        server.psql("ALTER SYSTEM SET fsync = off")
         server.psql("SELECT pg_reload_conf()")
     return str(server.get_uri())

@@ -109,26 +109,26 @@ class GuardedCursor(psycopg.Cursor[TupleRow]):
     """Its statements are judged while the connection is guarded."""
 
     def execute(self, query: Any, params: Any = None, **options: Any) -> GuardedCursor:
-        connection: Any = self.connection
-        if connection.guarded and query not in connection.allowed:
+        connection: Any = self._conn
+        if connection.guarded and (type(query) is not str or query not in connection.allowed):
             connection.judge(query)
         super().execute(query, params, **options)
         return self
 
     def executemany(self, query: Any, params_seq: Any, *, returning: bool = False) -> None:
-        connection: Any = self.connection
+        connection: Any = self._conn
         if connection.guarded:
             connection.judge(query)
         super().executemany(query, params_seq, returning=returning)
 
     def copy(self, statement: Any, params: Any = None, **options: Any) -> Any:
-        connection: Any = self.connection
+        connection: Any = self._conn
         if connection.guarded:
             connection.judge(statement)
         return super().copy(statement, params, **options)
 
     def stream(self, query: Any, params: Any = None, **options: Any) -> Any:
-        connection: Any = self.connection
+        connection: Any = self._conn
         if connection.guarded:
             connection.judge(query)
         return super().stream(query, params, **options)

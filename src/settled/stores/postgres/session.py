@@ -185,9 +185,9 @@ class PostgresSession:
                 self._mark_redriven(ending, places[(ending.record.topic, ending.record.partition)])
         elif endings:
             if self.spec.inbox:
-                rows = self._mark_rows(endings, places)
-                statements.append((texts.MARK, (self._consumer, *rows)))
-                expected.append(len(rows[0]))
+                statement, count = self._mark(endings, places)
+                statements.append(statement)
+                expected.append(count)
             self._shelve(endings, places)
         versions = evidence.applied_versions(endings) if self.spec.versioned else {}
         if versions:
@@ -208,14 +208,19 @@ class PostgresSession:
             ended = {(places[(e.record.topic, e.record.partition)], e.record.offset) for e in endings}
             self._link.run_many(texts.FORGET, [row for row in charged if row in ended])
 
-    def _mark_rows(self, endings: Sequence[Ending], places: dict[Partition, int]) -> tuple[list[Any], ...]:
-        marked = [ending for ending in endings if ending.outcome is not Outcome.DUPLICATE]
-        return (
-            [ending.record.id for ending in marked],
-            [int(ending.outcome) for ending in marked],
-            [places[(ending.record.topic, ending.record.partition)] for ending in marked],
-            [ending.record.offset for ending in marked],
-        )
+    def _mark(self, endings: Sequence[Ending], places: dict[Partition, int]) -> tuple[tuple[str, Any], int]:
+        """The statement that marks, and how many rows it must add."""
+        duplicate = Outcome.DUPLICATE
+        marked = [ending for ending in endings if ending.outcome is not duplicate]
+        ids = [ending.record.id for ending in marked]
+        offsets = [ending.record.offset for ending in marked]
+        outcomes = {ending.outcome for ending in marked}
+        if len(outcomes) == len(places) == 1:  # as nearly always
+            alike = (int(outcomes.pop()), *places.values())
+            return (texts.MARK_ALIKE, (self._consumer, *alike, ids, offsets)), len(ids)
+        each = [int(ending.outcome) for ending in marked]
+        where = [places[(ending.record.topic, ending.record.partition)] for ending in marked]
+        return (texts.MARK, (self._consumer, ids, each, where, offsets)), len(ids)
 
     def _shelve(self, endings: Sequence[Ending], places: dict[Partition, int]) -> None:
         quarantined = [ending for ending in endings if ending.outcome is Outcome.QUARANTINED]

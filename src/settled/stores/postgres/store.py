@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import psycopg
 
-from settled.errors import ContractError, Refused, Unavailable
+from settled.errors import ContractError, SettledError, Unavailable
 from settled.record import checked_name
 from settled.store import ConsumerSpec, Position, Tx, WorkerReport
 from settled.stores.postgres import schema
@@ -95,27 +95,31 @@ class PostgresStore(SqlStore):
         return int(rows[0][0]) if rows else 0
 
     def prepare(self, setup: Callable[[Tx], None]) -> None:
+        link = self._link
+        faults: list[psycopg.Error] = []  # of the user's own statements: theirs to see as they are
+
         def work() -> None:
-            self._link.run("SET LOCAL lock_timeout = 0")
-            self._link.run("SELECT pg_advisory_xact_lock(?)", (_SETUP_LOCK,))
-            tx = PostgresTx(self._link)
+            link.run("SET LOCAL lock_timeout = 0")  # others set up first
+            link.run("SELECT pg_advisory_xact_lock(?)", (_SETUP_LOCK,))
+            tx = PostgresTx(link)
             tx.open()
             try:
                 setup(tx)
+            except psycopg.Error as exc:
+                faults.append(exc)
+                raise
             finally:
                 tx.shut()
-            if self._link.connection.refusal is not None:
-                raise self._link.connection.refusal
+            if link.connection.refusal is not None:
+                raise link.connection.refusal
 
         with self._lock:
             self._require_open()
             try:
-                self._link.write(work)
-            except Refused:
-                raise
-            except Exception as exc:
-                if isinstance(exc.__cause__, psycopg.Error) and not isinstance(exc, Unavailable):
-                    raise exc.__cause__ from None  # the user's own statement is at fault
+                link.write(work)
+            except SettledError:
+                if faults:
+                    raise faults[0] from None
                 raise
 
     # ownership

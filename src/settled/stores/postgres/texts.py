@@ -26,6 +26,11 @@ MARK = (
     " FROM unnest(CAST(? AS text[]), CAST(? AS smallint[]), CAST(? AS integer[]), CAST(? AS bigint[]))"
     " AS e(id, outcome, place, place_offset) ON CONFLICT DO NOTHING"
 )
+MARK_ALIKE = (
+    "INSERT INTO settled_inbox (consumer_id, event_id, outcome, place_id, place_offset, settled_us)"
+    f" SELECT ?, e.id, CAST(? AS smallint), CAST(? AS integer), e.place_offset, {NOW}"
+    " FROM unnest(CAST(? AS text[]), CAST(? AS bigint[])) AS e(id, place_offset) ON CONFLICT DO NOTHING"
+)
 REPLACE = (
     f"UPDATE settled_inbox SET outcome = ?, settled_us = {NOW}"
     f" WHERE consumer_id = ? AND event_id = ? AND outcome = {int(Outcome.QUARANTINED)}"

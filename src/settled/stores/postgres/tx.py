@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -10,6 +11,21 @@ import psycopg
 from settled.errors import ContractError, SettledError, Unavailable
 from settled.stores.postgres.guard import GuardedCursor
 from settled.stores.postgres.link import Link
+
+
+class _Held:
+    """How often an object is referred to when only its holder, as below, knows it; interpreters differ."""
+
+    def __init__(self) -> None:
+        self._spare = object()
+
+    def count(self) -> int:
+        cursor = self._spare
+        return sys.getrefcount(cursor)
+
+
+# Making a cursor costs a quarter of a short statement, so one that nobody else holds is used again.
+_ALONE = _Held().count()
 
 
 class PostgresTx:
@@ -22,12 +38,18 @@ class PostgresTx:
     def __init__(self, link: Link, lost: Callable[[Unavailable], SettledError] = lambda outage: outage) -> None:
         self._link, self._lost = link, lost
         self.spoiled: Exception | None = None
+        self._spare: Any = None
+        self._cursor: Callable[[], GuardedCursor] = self._closed
         self.shut()
 
     def execute(self, sql: Any, params: Any = ()) -> GuardedCursor:
         """Run one statement; its cursor is iterable, with `fetchall`, `fetchone` and `rowcount`."""
+        cursor = self._spare
+        if sys.getrefcount(cursor) != _ALONE:  # the handler still holds the last one: its rows stay its own
+            cursor = self._spare = self._cursor()
         try:
-            return self._run(sql, params or None)
+            cursor.execute(sql, params or None)
+            return cursor  # type: ignore[no-any-return]
         except psycopg.Error as exc:
             self._explain(exc)
             raise
@@ -49,14 +71,14 @@ class PostgresTx:
     def open(self) -> None:
         self.spoiled = None
         connection: Any = self._link.connection
-        self._run: Callable[..., GuardedCursor] = connection.execute
-        self._cursor: Callable[[], GuardedCursor] = connection.cursor
+        self._cursor = connection.cursor
+        self._spare = self._cursor()
         connection.guarded = True
 
     def shut(self) -> None:
         self._link.connection.guarded = False
-        self._run = self._closed
         self._cursor = self._closed
+        self._spare = None  # held by many, so never taken for a spare cursor
 
     def _explain(self, exc: psycopg.Error) -> None:
         """Raise settled's error where the fault is not the statement's own."""

@@ -138,6 +138,9 @@ class SqliteSession:
                 self._charge(record, attempts)
             windows.reach("marks-written")  # effect and marks are made, nothing is committed
             self._handle.commit()
+        except apsw.ConstraintError:
+            self.rollback()
+            raise  # a constraint of the user's that is checked at commit
         except apsw.Error as exc:
             self.rollback()
             raise self._handle.meaning(exc) from exc

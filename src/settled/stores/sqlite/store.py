@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import apsw
 
 from settled.clock import wall_us
-from settled.errors import ContractError, Unavailable
+from settled.errors import ContractError, SettledError, Unavailable
 from settled.sqlite import BUSY_S, path_of
 from settled.store import ConsumerSpec, Tx, WorkerReport
 from settled.stores.sql import SqlStore, name_id, write_report
@@ -51,23 +51,34 @@ class SqliteStore(SqlStore):
 
     def migrate(self) -> None:
         with self._lock:
+            self._require_open()
             self._handle.write(lambda: schema.migrate(self._handle.connection))
 
     def prepare(self, setup: Callable[[Tx], None]) -> None:
-        with self._lock:
-            handle = self._handle
+        handle = self._handle
+        faults: list[apsw.Error] = []  # of the user's own statements: theirs to see as they are
+
+        def work() -> None:
             tx = GuardedTx(handle)
+            tx.open()
+            try:
+                setup(tx)
+            except apsw.Error as exc:
+                faults.append(exc)
+                raise
+            finally:
+                tx.shut()
+            if handle.refusal is not None:
+                raise handle.refusal
 
-            def work() -> None:
-                tx.open()
-                try:
-                    setup(tx)
-                finally:
-                    tx.shut()
-                if handle.refusal is not None:
-                    raise handle.refusal
-
-            handle.write(work)
+        with self._lock:
+            self._require_open()
+            try:
+                handle.write(work)
+            except SettledError:
+                if faults:
+                    raise faults[0] from None
+                raise
 
     def session(self, spec: ConsumerSpec) -> SqliteSession:
         rows = self._query("SELECT id FROM settled_consumer WHERE name = ?", (spec.consumer,))
@@ -108,9 +119,12 @@ class SqliteStore(SqlStore):
             self._require_ready()
             return self._handle.write(lambda: work(self._handle))
 
-    def _require_ready(self) -> None:
+    def _require_open(self) -> None:
         if self._closed:
             raise ContractError("the store is closed", field="store", hint="open it again")
+
+    def _require_ready(self) -> None:
+        self._require_open()
         if not self._ready:
             self._handle.ready()
             try:
