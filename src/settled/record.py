@@ -190,8 +190,9 @@ def checked(message: Message) -> Message:
             raise InvalidMessage(
                 f"{field} must be bytes or none, not {type(part).__name__}", field=field, hint="encode it first"
             )
-    if message.version is not None and not -(2**63) <= message.version < 2**63:
-        raise InvalidMessage("version does not fit 64 bits", field="version", value=message.version)
+    for field, number in (("version", message.version), ("event_time_us", message.event_time_us)):
+        if number is not None and (type(number) is not int or not -(2**63) <= number < 2**63):
+            raise InvalidMessage(f"{field} must be an integer of 64 bits, not {number!r}", field=field, value=number)
     if message.headers:
         _check_headers(message.headers)
     return message

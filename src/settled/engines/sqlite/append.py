@@ -8,6 +8,8 @@ at that bound (`history`), so that no offset is used twice. One synced commit pe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
 
 import msgspec
 
@@ -65,8 +67,7 @@ class Appender:
     def _try(self, parts: Sequence[Part], by: By, bases: list[int]) -> Appended:
         with self._database.writing(durable=self._durable) as connection:
             now = clock.wall_us()
-            for part in parts:
-                bases.append(self._insert(connection, part, now))
+            self._insert(connection, parts, now, bases)
             _mark(connection, by, now)
             highest = max(base + part.encoded.count - 1 for base, part in zip(bases, parts, strict=True))
             commits, highest, topics = connection.execute(
@@ -80,39 +81,49 @@ class Appender:
         windows.reach("append-committed")
         return Appended(bases, topics)
 
-    def _insert(self, connection: Connection, part: Part, now: int) -> int:
-        encoded, row = part.encoded, part.topic.parts[part.partition]
-        base, chain, accepted_us, reserved = connection.execute(
-            "SELECT next, chain, accepted_us, reserved FROM log_partition WHERE id = ?", (row,)
-        ).fetchall()[0]
-        following = base + encoded.count
-        if not self._durable and following > reserved:
-            raise _NotReserved
-        accepted_us = max(now, accepted_us)
-        place = Stored(0, base, encoded.count, encoded.size, accepted_us, 0, b"", encoded.compression)
-        check = checksum(part.topic.raw_identity, part.partition, place, encoded.crc)
-        chain = chain_link(chain, check, base, encoded.count)
-        connection.execute(
-            "INSERT INTO log_batch (part, base, count, bytes, accepted_us, checksum, chain, compression, payload) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                row,
-                base,
-                encoded.count,
-                encoded.size,
-                accepted_us,
-                check,
-                chain,
-                encoded.compression,
-                encoded.payload,
-            ),
-        )
-        connection.execute(
-            "UPDATE log_partition SET next = ?, chain = ?, accepted_us = ?, records = records + ?, bytes = bytes + ?, "
-            "stored = stored + ? WHERE id = ?",
-            (following, chain, accepted_us, encoded.count, encoded.size, len(encoded.payload), row),
-        )
-        return int(base)
+    def _insert(self, connection: Connection, parts: Sequence[Part], now: int, bases: list[int]) -> None:
+        """Few statements, however many parts: the write lock is held, and each gives the interpreter to others."""
+        rows = [part.topic.parts[part.partition] for part in parts]
+        marks = ",".join("?" * len(rows))
+        sql = f"SELECT id, next, chain, accepted_us, reserved FROM log_partition WHERE id IN ({marks})"
+        ends = {row[0]: row for row in connection.execute(sql, tuple(rows))}
+        batches: list[Any] = []
+        moves: list[Any] = []
+        for row, part in zip(rows, parts, strict=True):
+            encoded = part.encoded
+            _, base, chain, accepted_us, reserved = ends[row]
+            following = base + encoded.count
+            if not self._durable and following > reserved:
+                raise _NotReserved
+            accepted_us = max(now, accepted_us)
+            place = Stored(0, base, encoded.count, encoded.size, accepted_us, 0, b"", encoded.compression)
+            check = checksum(part.topic.raw_identity, part.partition, place, encoded.crc)
+            chain = chain_link(chain, check, base, encoded.count)
+            batches += (row, base, encoded.count, encoded.size, accepted_us, check, chain)
+            batches += (encoded.compression, encoded.payload)
+            moves += (row, following, chain, accepted_us, encoded.count, encoded.size, len(encoded.payload))
+            bases.append(base)
+        connection.execute(_insert_sql(len(rows)), batches)
+        connection.execute(_move_sql(len(rows)), moves)
+
+
+@lru_cache(maxsize=64)
+def _insert_sql(count: int) -> str:
+    values = ",".join(["(?,?,?,?,?,?,?,?,?)"] * count)
+    return (
+        "INSERT INTO log_batch (part, base, count, bytes, accepted_us, checksum, chain, compression, payload) "
+        f"VALUES {values}"
+    )
+
+
+@lru_cache(maxsize=64)
+def _move_sql(count: int) -> str:
+    values = ",".join(["(?,?,?,?,?,?,?)"] * count)
+    return (
+        "UPDATE log_partition SET next = m.column2, chain = m.column3, accepted_us = m.column4, "
+        "records = records + m.column5, bytes = bytes + m.column6, stored = stored + m.column7 "
+        f"FROM (VALUES {values}) AS m WHERE id = m.column1"
+    )
 
 
 def open_identity(database: Database, identity: str) -> tuple[int, int | None]:

@@ -6,19 +6,21 @@ from __future__ import annotations
 
 import threading
 
+import msgspec
+
 from settled.engine import Receipt
 from settled.engines.sqlite.topics import Topic
 from settled.errors import SettledError
 from settled.record import Message
 
 
-class Pending:
-    """A message on its way."""
+class Pending(msgspec.Struct, gc=False):
+    """A message on its way. A negative index: it was stored before."""
 
-    __slots__ = ("_batch", "_group", "_index", "_message")
-
-    def __init__(self, batch: Batch, group: Group, index: int, message: Message) -> None:
-        self._batch, self._group, self._index, self._message = batch, group, index, message
+    _batch: Batch
+    _group: Group
+    _index: int
+    _message: Message
 
     def done(self) -> bool:
         return self._batch.done
@@ -39,33 +41,28 @@ class Pending:
 class Group:
     """The messages of a batch that go to one partition."""
 
-    __slots__ = ("base", "messages", "partition")
+    __slots__ = ("base", "messages", "partition", "topic")
 
-    def __init__(self, partition: int) -> None:
-        self.partition = partition
+    def __init__(self, topic: Topic, partition: int) -> None:
+        self.topic, self.partition = topic, partition
         self.messages: list[Message] = []
         self.base = -1
 
 
 class Batch:
     __slots__ = (
-        "_by_place",
         "_event",
-        "_guard",
         "count",
         "done",
         "error",
         "groups",
         "opened",
-        "places",
         "sequence",
         "size",
     )
 
     def __init__(self) -> None:
-        self._by_place: dict[tuple[int, int], Group] = {}
-        self.places: list[tuple[Topic, int]] = []
-        self.groups: list[Group] = []
+        self.groups: dict[int, Group] = {}  # by the partition's row id
         self.count = self.size = 0
         self.opened = 0.0
         self.sequence: int | None = None
@@ -73,19 +70,17 @@ class Batch:
         self.error: SettledError | None = None
         self._event: threading.Event | None = None
 
-    def add(self, topic: Topic, partition: int, message: Message, size: int, sequence: int | None) -> Pending:
-        group = self._by_place.get((topic.id, partition))
+    def add(self, topic: Topic, partition: int, message: Message, size: int) -> Pending:
+        part = topic.parts[partition]
+        group = self.groups.get(part)
         if group is None:
-            group = self._by_place[topic.id, partition] = Group(partition)
-            self.groups.append(group)
-            self.places.append((topic, partition))
-        pending = Pending(self, group, len(group.messages), message)
-        group.messages.append(message)
+            group = self.groups[part] = Group(topic, partition)
+        messages = group.messages
+        index = len(messages)
+        messages.append(message)
         self.count += 1
         self.size += size
-        if sequence is not None:
-            self.sequence = sequence
-        return pending
+        return Pending(self, group, index, message)
 
     def wait(self, timeout: float | None) -> bool:
         with _event_guard:
@@ -100,8 +95,7 @@ class Batch:
         with _event_guard:
             self.error = error
             self.done = True
-            self._by_place.clear()
-            for group in self.groups:
+            for group in self.groups.values():
                 group.messages = []
             if self._event is not None:
                 self._event.set()
@@ -113,6 +107,6 @@ def stored_before(message: Message) -> Pending:
 
 
 _event_guard = threading.Lock()
-_NOWHERE = Group(-1)
+_NOWHERE = Group(Topic(0, "", "", 0, ()), -1)
 _DONE = Batch()
 _DONE.finish(None)

@@ -30,7 +30,7 @@ from settled.engines.sqlite.pending import Batch, Pending, stored_before
 from settled.engines.sqlite.topics import Topic
 from settled.errors import ContractError, Refused, SettledError, TooLarge, Unavailable
 from settled.partition import partition_of
-from settled.record import Message, checked
+from settled.record import MAX_ID_BYTES, Message, checked
 
 log = logging.getLogger("settled.engines.sqlite")
 
@@ -52,10 +52,12 @@ class SqliteProducer:
         self._database, self._appender, self._find = database, appender, topic
         self._accepted, self._on_close = accepted, closed
         self._bounds = Bounds(spec.batch_records, spec.batch_bytes, spec.linger_s)
-        self._lock = threading.Condition(threading.Lock())  # guards what follows; held for moments only
+        self._lock = threading.Lock()  # guards what follows; held for moments only
+        self._stir = threading.Condition(self._lock)  # tells the thread
         self._writing = threading.Lock()  # held while batches are appended; taken before `_lock`, never after
         self._topics: dict[str, Topic] = {}
         self._topics_seen = -1
+        self._types: set[str | None] = {None}  # event types that were found good
         self._open = Batch()
         self._closed: deque[Batch] = deque()
         self._appending: Batch | None = None
@@ -75,14 +77,13 @@ class SqliteProducer:
         _running.add(self)
 
     def send(self, message: Message, *, sequence: int | None = None) -> Pending:
-        checked(message)
-        topic = self._topics.get(message.topic) or self._topic(message.topic)
-        key, value = message.key, message.value
-        size = len(key or b"") + len(value or b"") + len(message.id)
-        for name, header in message.headers:
-            size += len(name) + len(header or b"")
+        topic = self._topics.get(message.topic) or self._topic(message)
+        key = message.key
+        size = self._size(message)
         if size > topic.max_message_bytes:
             raise _too_large(message, size, topic)
+        count = len(topic.parts)
+        partition = -1 if key is None else partition_of(key, count)
         ready = False
         with self._lock:
             if self._ended:
@@ -95,12 +96,12 @@ class SqliteProducer:
             if self._bounds.overflows(batch.size, size):
                 ready = True
                 batch = self._next_batch()
-            if key is None:
+            if partition < 0:
                 self._spread += 1
-                partition = self._spread % len(topic.parts)
-            else:
-                partition = partition_of(key, len(topic.parts))
-            pending = batch.add(topic, partition, message, size, sequence)
+                partition = self._spread % count
+            pending = batch.add(topic, partition, message, size)
+            if sequence is not None:
+                batch.sequence = sequence
             self._buffered += size
             if batch.count == 1:
                 self._begin(batch)
@@ -111,12 +112,38 @@ class SqliteProducer:
             self._append_closed()
         return pending
 
+    def _size(self, message: Message) -> int:
+        """The message's size, after it was checked: by a few comparisons if it is an ordinary one, else in full."""
+        key, value, ident = message.key, message.value, message.id
+        if (
+            type(ident) is str
+            and ident.isascii()
+            and 0 < len(ident) <= MAX_ID_BYTES
+            and "\0" not in ident
+            and (value is None or type(value) is bytes)
+            and (key is None or type(key) is bytes)
+            and (message.version is None or (type(message.version) is int and abs(message.version) < 2**63))
+            and (
+                message.event_time_us is None
+                or (type(message.event_time_us) is int and abs(message.event_time_us) < 2**63)
+            )
+            and message.type in self._types
+            and not message.headers
+            and message.correlation_id is None
+            and message.causation_id is None
+        ):
+            return len(key or b"") + len(value or b"") + len(ident)
+        checked(message)
+        if len(self._types) < 1000:
+            self._types.add(message.type)
+        return message.size
+
     def flush(self, timeout: float | None = None) -> None:
         with self._lock:
             last = self._open if self._open.count else self._closed[-1] if self._closed else self._appending
             if timeout is not None and last is not None:
                 self._hurry = True
-                self._lock.notify_all()
+                self._stir.notify_all()
             elif self._open.count:
                 self._next_batch()
         if timeout is None:
@@ -150,7 +177,7 @@ class SqliteProducer:
         finally:
             with self._lock:
                 self._ended = True
-                self._lock.notify_all()
+                self._stir.notify_all()
             if self._thread is not None and self._thread is not threading.current_thread():
                 self._thread.join()
             _running.discard(self)
@@ -167,10 +194,11 @@ class SqliteProducer:
         except SettledError as error:
             log.info("producer %s leaves its mark behind: %s", self._identity, error)
 
-    def _topic(self, name: str) -> Topic:
-        found = self._find(name)
+    def _topic(self, message: Message) -> Topic:
+        checked(message)
+        found = self._find(message.topic)
         with self._lock:
-            self._topics[name] = found
+            self._topics[message.topic] = found
         return found
 
     def _sequenced(self, message: Message, sequence: int | None) -> Pending | None:
@@ -203,7 +231,7 @@ class SqliteProducer:
             self._thread = threading.Thread(target=self._linger, name="settled-producer", daemon=True)
             self._thread.start()
         elif self._idle:
-            self._lock.notify_all()
+            self._stir.notify_all()
 
     def _next_batch(self) -> Batch:
         """With `_lock` held: close the open batch."""
@@ -220,7 +248,7 @@ class SqliteProducer:
                     left = None if self._idle else self._bounds.due(self._open.opened) - time.monotonic()
                     if left is not None and left <= 0:
                         break
-                    self._lock.wait(left)
+                    self._stir.wait(left)
                 self._idle = False
                 if self._ended:
                     return
@@ -268,10 +296,8 @@ class SqliteProducer:
             one.finish(error)
 
     def _append(self, batch: Batch) -> None:
-        parts = [
-            Part(topic, partition, encode(group.messages, self.spec.compression))
-            for (topic, partition), group in zip(batch.places, batch.groups, strict=True)
-        ]
+        groups = list(batch.groups.values())
+        parts = [Part(one.topic, one.partition, encode(one.messages, self.spec.compression)) for one in groups]
         self._batches += 1
         by = By(self._identity, self._incarnation, self._batches, batch.sequence)
         bases: list[int] = []
@@ -281,7 +307,7 @@ class SqliteProducer:
         except Unavailable:
             stored = append.was_stored(self._database, by)
             topics = -1 if stored else self._appender.append(parts, by, bases).topics
-        for group, base in zip(batch.groups, bases, strict=True):
+        for group, base in zip(groups, bases, strict=True):
             group.base = base
         if topics != self._topics_seen:
             with self._lock:
