@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import repeat
 
 import msgspec
 
@@ -58,10 +59,10 @@ class Group:
         self.parts, self.endings, self.charges = parts, list(endings), list(charges)
         self.suspects, self.redrive, self.parked = suspects, redrive, parked
         self.started = time.monotonic()
-        self.current: Record | None = None  # the record that was claimed last
         self.short: set[Partition] = set()  # partitions of withdrawn records
-        self._unclaimed = deque(records)
+        self.by_place: dict[Partition, list[Record]] | None = None  # the records by partition, where that is known
         self._all = list(records)
+        self._claimed = 0  # how many of them, from the front
         self._closed = False
         self._lock = threading.Lock()
 
@@ -70,18 +71,34 @@ class Group:
         """All that the executor may have claimed: what was handed over less what was withdrawn."""
         return self._all
 
+    @property
+    def size(self) -> int:
+        return len(self._all)
+
     def claim(self, most: int) -> list[Record]:
         with self._lock:
-            unclaimed = self._unclaimed
-            claimed = [unclaimed.popleft() for _ in range(min(most, len(unclaimed)))]
-            if claimed:
-                self.current = claimed[-1]
+            claimed = self._all[self._claimed : self._claimed + most]
+            self._claimed += len(claimed)
             return claimed
+
+    def claim_one(self) -> Record | None:
+        """As `claim(1)`, for the loop that every record goes through."""
+        with self._lock:
+            at = self._claimed
+            if at >= len(self._all):
+                return None
+            self._claimed = at + 1
+            return self._all[at]
+
+    @property
+    def current(self) -> Record | None:
+        """The record that was claimed last: the one that runs, or has just run."""
+        return self._all[self._claimed - 1] if self._claimed else None
 
     def rewind(self) -> None:
         """None of it is claimed: it is run from the start again."""
         with self._lock:
-            self._unclaimed = deque(self._all)
+            self._claimed = 0
 
     def close(self) -> list[Record]:
         """All that was not withdrawn, and from now on nothing is withdrawn."""
@@ -94,10 +111,9 @@ class Group:
         with self._lock:
             if self._closed:
                 return []
-            withdrawn = list(self._unclaimed)
-            self._unclaimed.clear()
+            withdrawn = self._all[self._claimed :]
             if withdrawn:
-                self._all = self._all[: len(self._all) - len(withdrawn)]
+                self._all = self._all[: self._claimed]
                 self.short |= {(record.topic, record.partition) for record in withdrawn}
             return withdrawn
 
@@ -112,6 +128,7 @@ class Report(msgspec.Struct):
     progress   what was written of the frontiers
     written    the group's endings and charges are durable
     isolate    nobody could be blamed: run the returned records alone
+    worked     the part of `seconds` that grows with the records: without what a commit costs by itself
     """
 
     group: Group
@@ -123,6 +140,7 @@ class Report(msgspec.Struct):
     written: bool = True
     isolate: bool = False
     seconds: float = 0.0
+    worked: float = 0.0
 
 
 class Abandoned(Exception):
@@ -218,6 +236,7 @@ class Attempt:
         run = _Run(self._session, self._binding, group, self._retry, inbox=self._mode == "effectively-once")
         self._session.begin([part.now for part in group.parts.values()], redrive=group.redrive)
         windows.reach("redrive-begun" if group.redrive else "unit-begun")
+        began = time.perf_counter()
         run.screen()
         if not (self._careful or run.plainly()):
             self._careful = CAREFUL_GROUPS
@@ -228,6 +247,7 @@ class Attempt:
             run.carefully()
         if self._abandoned:
             raise Abandoned
+        worked = time.perf_counter() - began
         windows.reach("effect-made")
         progress = run.progress()
         try:
@@ -241,7 +261,7 @@ class Attempt:
         if group.endings:
             windows.reach("decisions-written")
         windows.reach("redrive-written" if group.redrive else "effect-committed")
-        return Report(group, run.endings, run.failures, run.returned, progress=progress)
+        return Report(group, run.endings, run.failures, run.returned, progress=progress, worked=worked)
 
     def _failed_at_commit(self, group: Group, error: Exception) -> Report:
         """The commit itself was refused. A record that was alone is to blame; of several it is not known which, and
@@ -307,34 +327,44 @@ class _Run:
 
     def _endings(self, ended: list[Record]) -> list[Ending]:
         if not self._screened:
-            return [Ending(record, Outcome.APPLIED) for record in ended]
+            return list(map(Ending, ended, repeat(Outcome.APPLIED)))
         return [self._screened.get(id(record)) or Ending(record, Outcome.APPLIED) for record in ended]
 
     def plainly(self) -> bool:
         """Run all without savepoints. False when one failed: then nothing counts and the unit must be rolled back."""
-        group, screened = self.group, self._screened
-        ended: list[Record] = []
-        most = 1_000_000 if self.binding.batch else 1
-        tx, call, single = self.session.tx, self.binding.call, len(group.records) == 1
-        while claimed := group.claim(most):
-            to_run = claimed if not screened else [record for record in claimed if id(record) not in screened]
-            try:
-                if to_run:
-                    call(tx, to_run)
-                if single:
-                    self.session.check()
-            except BaseException as error:  # noqa: BLE001 - SystemExit in a handler is a failure like any other
-                _raise_if_not_the_records(error)
-                if single:
-                    self.failures.append((claimed[0], failure_of(error, self.retry.classes)))
-                    self.session.rollback()
-                    self.session.begin([part.now for part in group.parts.values()], redrive=group.redrive)
-                    return True
-                group.rewind()
-                return False
-            ended += claimed
-        self.endings = self._endings(ended)
+        group = self.group
+        single = len(group.records) == 1
+        try:
+            if self.binding.batch:
+                self._run_all()
+            else:
+                self._run_each()
+            if single:
+                self.session.check()
+        except BaseException as error:  # noqa: BLE001 - SystemExit in a handler is a failure like any other
+            _raise_if_not_the_records(error)
+            if single:
+                self.failures.append((group.records[0], failure_of(error, self.retry.classes)))
+                self.session.rollback()
+                self.session.begin([part.now for part in group.parts.values()], redrive=group.redrive)
+                return True
+            group.rewind()
+            return False
+        self.endings = self._endings(group.records)
         return True
+
+    def _run_each(self) -> None:
+        """The loop that every record goes through: keep it short."""
+        tx, one, claim, screened = self.session.tx, self.binding.one, self.group.claim_one, self._screened
+        while (record := claim()) is not None:
+            if not screened or id(record) not in screened:
+                one(tx, record)
+
+    def _run_all(self) -> None:
+        records = self.group.close()
+        to_run = [record for record in records if id(record) not in self._screened] if self._screened else records
+        if to_run:
+            self.binding.call(self.session.tx, to_run)
 
     def carefully(self) -> None:
         """Run in parts between savepoints; a part that fails is split until the failing record stands alone."""

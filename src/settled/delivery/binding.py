@@ -35,6 +35,15 @@ class Binding:
         self.function, self.batch = function, batch
         self._decode = _decoder(function, batch=batch)
         self._runner = asyncio.Runner() if inspect.iscoroutinefunction(_code(function)) else None
+        self.one: One = self._one()  # runs the function for one record; what the loop over all records calls
+
+    def _one(self) -> One:
+        function, decode = self.function, self._decode
+        if self.batch or self._runner is not None:
+            return lambda tx, record: self.call(tx, (record,))
+        if decode is None:
+            return function
+        return lambda tx, record: function(tx, decode(record))
 
     def call(self, tx: Tx, records: Sequence[Record]) -> None:
         """Run the function for these records: once for all with `batch`, else once for each. Raises what it raises,

@@ -190,7 +190,9 @@ class Dispatch:
             found.endings, found.charges = [], []
             parked |= {(*place, key) for key in found.parked}
         everything = [record for records in takers.values() for record in records]
-        return Group(everything, parts, endings=endings, charges=charges, redrive=redrive, parked=parked)
+        group = Group(everything, parts, endings=endings, charges=charges, redrive=redrive, parked=parked)
+        group.by_place = takers
+        return group
 
     def _suspects(self) -> Group | None:
         if any(executor.group is not None and executor.group.suspects for executor in self._executors):

@@ -47,10 +47,10 @@ class InFlight:
 
 
 class GroupSize:
-    """How many records one transaction takes: adaptive, so that a transaction stays near the target time.
+    """How many records one transaction takes: adaptive, so that its work stays near the target time.
 
-    Starts at one record, doubles while transactions take less than half the target, and follows the measured cost of
-    a record beyond that.
+    Starts at one record, doubles while the work takes less than half the target, and follows the measured cost of a
+    record beyond that. What a commit costs by itself does not count: the slower it is, the larger a group must be.
     """
 
     def __init__(self, most: int, target_s: float, *, fixed: bool = False) -> None:
@@ -59,7 +59,7 @@ class GroupSize:
         self._fixed = fixed
 
     def observe(self, records: int, seconds: float) -> None:
-        """A group of so many records took so long, from begin to commit."""
+        """A group of so many records took so long, the commit left out."""
         if self._fixed or records == 0:
             return
         if seconds > self.target_s:

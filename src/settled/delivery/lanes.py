@@ -19,7 +19,7 @@ class Lanes:
     def __init__(self, *, ordered: bool = True) -> None:
         self._ordered = ordered
         self._ready: deque[Record] = deque()
-        self._waiting: dict[bytes, deque[Record]] = {}  # a key is in here while it is busy
+        self._waiting: dict[bytes | None, deque[Record] | None] = {}  # a key is in here while it is busy
         self._apart: deque[Record] = deque()
         self.slow: set[bytes] = set()  # keys whose records run alone, so that they delay nobody else
 
@@ -30,7 +30,7 @@ class Lanes:
     @property
     def waiting(self) -> int:
         """Records behind a busy key."""
-        return sum(map(len, self._waiting.values()))
+        return sum(map(len, filter(None, self._waiting.values())))
 
     def add(self, records: Iterable[Record]) -> None:
         """Newly received records, offsets rising."""
@@ -38,28 +38,42 @@ class Lanes:
 
     def take(self, most: int) -> list[Record]:
         """Up to `most` records that may run together in one group, in order; their keys are busy from now on."""
+        ready, waiting = self._ready, self._waiting
+        if not self._ordered or not (waiting or self.slow):  # nothing is busy: take from the front
+            taken = [ready.popleft() for _ in range(min(most, len(ready)))]
+            own = {record.key for record in taken} if self._ordered else set()
+        else:
+            taken, own = self._take_free(most)
+        own.discard(None)
+        waiting.update(dict.fromkeys(own))
+        return taken
+
+    def _take_free(self, most: int) -> tuple[list[Record], set[bytes | None]]:
+        """The first records whose keys are free, and those keys; the others passed on the way wait."""
         taken: list[Record] = []
-        if not self._ordered:
-            while self._ready and len(taken) < most:
-                taken.append(self._ready.popleft())
-            return taken
-        ready, waiting, own = self._ready, self._waiting, set()
+        own: set[bytes | None] = set()
+        ready, waiting = self._ready, self._waiting
         while ready and len(taken) < most:
             record = ready.popleft()
             key = record.key
             if key is not None and key not in own:
                 if key in waiting:
-                    waiting[key].append(record)
+                    self._behind(key).append(record)
                     continue
                 if key in self.slow:
-                    waiting[key] = deque()
+                    waiting[key] = None
                     self._apart.append(record)
                     continue
                 own.add(key)
             taken.append(record)
-        for key in own:
-            waiting[key] = deque()
-        return taken
+        return taken, own
+
+    def _behind(self, key: bytes) -> deque[Record]:
+        """What waits for a busy key; the queue is made when the first record comes."""
+        waited = self._waiting[key]
+        if waited is None:
+            waited = self._waiting[key] = deque()
+        return waited
 
     def take_apart(self) -> Record | None:
         """The next record of a slow key, to be run alone; its key is busy already."""
@@ -69,7 +83,7 @@ class Lanes:
         """Put the record behind all that waits for its key, if the key is busy; false if it is free."""
         if not self._ordered or record.key is None or record.key not in self._waiting:
             return False
-        self._waiting[record.key].append(record)
+        self._behind(record.key).append(record)
         return True
 
     def has_key(self, key: bytes | None) -> bool:
@@ -78,16 +92,16 @@ class Lanes:
 
     def release(self, keys: Iterable[bytes | None]) -> None:
         """These keys are no longer busy; what waited behind them is ready, ahead of all that came later."""
+        pop = self._waiting.pop
         for key in keys:
-            if key is not None:
-                waited = self._waiting.pop(key, None)
-                if waited:
-                    self._ready.extendleft(reversed(waited))
+            waited = pop(key, None)
+            if waited:
+                self._ready.extendleft(reversed(waited))
 
     def hold(self, key: bytes | None) -> None:
         """The key stays (or becomes) busy without a running record: one of its records waits for a retry."""
         if self._ordered and key is not None and key not in self._waiting:
-            self._waiting[key] = deque()
+            self._waiting[key] = None
 
     def give_back(self, records: Sequence[Record], *, held: AbstractSet[bytes | None]) -> None:
         """Taken records that did not run are next of their key: ready again, or waiting where the key is `held`."""
@@ -95,7 +109,7 @@ class Lanes:
         for record in reversed(records):
             key = record.key
             if self._ordered and key is not None and key in self._waiting:
-                self._waiting[key].appendleft(record)
+                self._behind(key).appendleft(record)
                 if key not in held:
                     keys[key] = None
             else:

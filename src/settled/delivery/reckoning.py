@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from operator import attrgetter
 
 from settled.delivery.assignment import Assignment
 from settled.delivery.attempt import Group, Report
@@ -20,6 +21,7 @@ from settled.record import Record
 from settled.store import Store
 
 log = logging.getLogger("settled.delivery")
+_OUTCOME = attrgetter("outcome")
 
 
 class Reckoning:
@@ -54,15 +56,15 @@ class Reckoning:
             moved = owned.get((progress.topic, progress.partition))
             if moved is not None:
                 moved.stored = max(moved.stored, progress.frontier)
-        durable = report.endings + (group.endings if report.written else [])
-        self._end(durable, owned)
+        durable = report.endings + group.endings if report.written and group.endings else report.endings
+        self._end(durable, owned, group)
         for record, failure in report.failures:
             self._fail(group, record, failure, owned)
         self._return(report, owned)
         if durable:
-            counts = Counter(ending.outcome for ending in durable)
+            counts = Counter(map(_OUTCOME, durable))
             self._judge.succeeded(counts[Outcome.APPLIED])
-            self._dispatch.size.observe(len(report.endings), report.seconds)
+            self._dispatch.size.observe(len(report.endings), report.worked)
             self._events.tell(Settled(self._consumer, dict(counts), report.seconds))
 
     def _still_owned(self, group: Group) -> dict[Partition, Assignment]:
@@ -85,11 +87,14 @@ class Reckoning:
             if found is not None:
                 found.charges.insert(0, (record, attempts))
 
-    def _end(self, endings: list[Ending], owned: dict[Partition, Assignment]) -> None:
+    def _end(self, endings: list[Ending], owned: dict[Partition, Assignment], group: Group | None = None) -> None:
         by_place: dict[Partition, list[Record]] = {}
-        for ending in endings:
-            record = ending.record
-            by_place.setdefault((record.topic, record.partition), []).append(record)
+        if group is not None and group.by_place and not (group.endings or group.short or len(endings) < group.size):
+            by_place = group.by_place  # the usual case: all of it ended, and is sorted already
+        else:
+            for ending in endings:
+                record = ending.record
+                by_place.setdefault((record.topic, record.partition), []).append(record)
         for place, records in by_place.items():
             found = owned.get(place)
             if found is not None:
