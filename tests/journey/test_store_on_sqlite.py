@@ -33,6 +33,16 @@ class TestSqlite(StoreCases):
         for store in opened:
             store.close()
 
+    def test_the_printed_schema_is_the_one_that_migrate_makes(self, store: SqliteStore, tmp_path: Path) -> None:
+        by_script = open_connection(tmp_path / "script.db")
+        by_script.execute(store.schema_sql())
+        sql = "SELECT name FROM sqlite_schema WHERE name LIKE 'settled%' ORDER BY name"
+        found = by_script.execute(sql).fetchall()
+        by_script.close()
+        by_migrate = open_connection(tmp_path / "effects.db")
+        assert by_migrate.execute(sql).fetchall() == found != []
+        by_migrate.close()
+
     # locks
 
     def test_an_outage_is_unavailable_and_passes(self, store: SqliteStore, session: Session, tmp_path: Path) -> None:
@@ -55,8 +65,9 @@ class TestSqlite(StoreCases):
     def test_screening_takes_no_write_lock(self, session: Session, tmp_path: Path) -> None:
         session.begin([at(0)])
         session.screen(records(0))
-        with open_connection(tmp_path / "effects.db", busy_s=0) as other:
-            other.execute("CREATE TABLE elsewhere (n)")
+        other = open_connection(tmp_path / "effects.db", busy_s=0)
+        other.execute("CREATE TABLE elsewhere (n)")
+        other.close()
         session.rollback()
 
     def test_sessions_of_a_process_wait_for_their_turn(self, store: SqliteStore, session: Session) -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from settled.errors import ContractError
 from settled.outcome import Attempts, Outcome
-from settled.store import Position, QuarantineEntry, WorkerReport
+from settled.store import Gap, Position, QuarantineEntry, WorkerReport
 from settled.stores import evidence, fence
 from settled.stores.shelf import Shelf
 from settled.stores.statements import Statements
@@ -38,6 +38,10 @@ _SWEEP = (
 )
 _DROP_MARK = (
     f"DELETE FROM settled_inbox WHERE consumer_id = ? AND event_id = ? AND outcome <> {int(Outcome.QUARANTINED)}"
+)
+_NOTE_GAP = (
+    "INSERT INTO settled_gap (consumer, topic, partition, first_offset, next_offset, found_us)"
+    " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 )
 _SILENT_US = 3_600_000_000
 
@@ -144,6 +148,19 @@ class SqlStore:
         else:
             self._sweeps.pop(consumer, None)
         return len(rows)
+
+    def note_gap(self, consumer: str, topic: str, partition: int, first: int, next_offset: int) -> None:
+        gap = (consumer, topic, partition, first, next_offset)
+        self._work(lambda handle: handle.run(_NOTE_GAP, (*gap, handle.now())))
+
+    def gaps(self, consumer: str | None = None) -> list[Gap]:
+        rows = self._query(
+            "SELECT consumer, topic, partition, first_offset, next_offset, found_us FROM settled_gap"
+            " WHERE (CAST(? AS TEXT) IS NULL OR consumer = ?) ORDER BY found_us, topic, partition, first_offset",
+            (consumer, consumer),
+        )
+        names = ("consumer", "topic", "partition", "first", "next_offset", "found_us")
+        return [Gap(**dict(zip(names, row, strict=True))) for row in rows]
 
     def reports(self, consumer: str | None = None) -> list[WorkerReport]:
         rows = self._query(

@@ -135,6 +135,15 @@ class StoreConformance(UnitCases, ShelfCases):
         assert store.reports("nobody") == []
         assert len(store.reports()) == 1
 
+    def test_gaps(self, store: Store) -> None:
+        store.note_gap(GROUP, "orders", 0, 10, 60)
+        store.note_gap(GROUP, "orders", 0, 10, 60)
+        store.note_gap("billing", "orders", 1, 5, 6)
+        [gap] = store.gaps(GROUP)
+        assert (gap.topic, gap.partition, gap.first, gap.next_offset) == ("orders", 0, 10, 60)
+        assert gap.found_us > 0
+        assert len(store.gaps()) == 2
+
     def pretend_newer(self, store: Store) -> None:
         """Make the schema look like that of a newer release, behind the store's back."""
         raise NotImplementedError

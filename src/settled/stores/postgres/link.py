@@ -24,7 +24,7 @@ NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 PASSING_CLASSES = frozenset({"08", "40", "53", "57", "58"})  # connection, rollback, resources, intervention, system
 PASSING_STATES = frozenset({"55P03", "25P03", "25006", "40001", "40P01"})
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
-TABLES = "meta|consumer|topic|frontier|inbox|version|attempt|quarantine|quarantine_value|quarantine_note|report"
+TABLES = "meta|consumer|topic|frontier|inbox|version|attempt|quarantine|quarantine_value|quarantine_note|gap|report"
 _TABLE = re.compile(rf"\bsettled_({TABLES})\b")
 
 

@@ -94,6 +94,15 @@ CREATE TABLE {schema}.quarantine_note (
   note text NOT NULL
 );
 CREATE INDEX quarantine_note_number ON {schema}.quarantine_note (number);
+CREATE TABLE {schema}.gap (
+  consumer text NOT NULL,
+  topic text NOT NULL,
+  partition integer NOT NULL,
+  first_offset bigint NOT NULL,
+  next_offset bigint NOT NULL,
+  found_us bigint NOT NULL,
+  PRIMARY KEY (consumer, topic, partition, first_offset, next_offset)
+);
 CREATE TABLE {schema}.report (
   consumer text NOT NULL,
   member text NOT NULL,

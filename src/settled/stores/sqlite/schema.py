@@ -6,12 +6,12 @@ inbox             one mark per consumer and event id: how it ended, where it cam
 version           the highest version applied per consumer, topic and key
 attempt           records that failed or are suspected and have not ended
 quarantine        records kept for people with their evidence; notes and large values in tables of their own
+gap               offsets that were gone when a consumer wanted them
 report            what each worker last said of itself
 """
 
 from __future__ import annotations
 
-import uuid
 from typing import Any
 
 import apsw
@@ -99,6 +99,15 @@ CREATE TABLE settled_quarantine_note (
   note TEXT NOT NULL
 ) STRICT;
 CREATE INDEX settled_quarantine_note_number ON settled_quarantine_note (number);
+CREATE TABLE settled_gap (
+  consumer TEXT NOT NULL,
+  topic TEXT NOT NULL,
+  partition INTEGER NOT NULL,
+  first_offset INTEGER NOT NULL,
+  next_offset INTEGER NOT NULL,
+  found_us INTEGER NOT NULL,
+  PRIMARY KEY (consumer, topic, partition, first_offset, next_offset)
+) STRICT, WITHOUT ROWID;
 CREATE TABLE settled_report (
   consumer TEXT NOT NULL,
   member TEXT NOT NULL,
@@ -114,20 +123,25 @@ CREATE TABLE settled_report (
 VERSION = len(STEPS)
 
 
+_META = "CREATE TABLE IF NOT EXISTS settled_meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID"
+_SET_VERSION = (
+    f"INSERT INTO settled_meta VALUES ('version', '{VERSION}') ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+)
+
+
+def whole() -> str:
+    """All of it as one script, for those who run their migrations themselves."""
+    return f"BEGIN IMMEDIATE;\n{_META};\n{''.join(STEPS)}\n{_SET_VERSION};\nCOMMIT;\n"
+
+
 def migrate(connection: apsw.Connection) -> None:
     """Inside a write transaction: create or bring up to date."""
-    connection.execute(
-        "CREATE TABLE IF NOT EXISTS settled_meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID"
-    )
-    connection.execute("INSERT INTO settled_meta VALUES ('store', ?) ON CONFLICT DO NOTHING", (uuid.uuid4().hex,))
+    connection.execute(_META)
     found = version(connection)
     refuse_newer(found)
     for step in STEPS[found:]:
         connection.execute(step)
-    connection.execute(
-        "INSERT INTO settled_meta VALUES ('version', ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-        (str(VERSION),),
-    )
+    connection.execute(_SET_VERSION)
 
 
 def version(connection: apsw.Connection) -> int:

@@ -49,6 +49,10 @@ class SqliteStore(SqlStore):
 
     # set-up
 
+    def schema_sql(self) -> str:
+        """The whole schema as one script: what `settled store migrate --print-sql` prints."""
+        return schema.whole()
+
     def migrate(self) -> None:
         with self._lock:
             self._require_open()
