@@ -109,6 +109,12 @@ class App:
         self._setups.append(function)
         return function
 
+    def at(self, *, engine: str, store: str, contract: Contract | None = None) -> App:
+        """The same handler and set-up on another log and store, with connections of its own: for drills and tests."""
+        other = App(contract or self.contract, engine=engine, store=store, code_version=self._code_version)
+        other._handler, other._batch, other._setups = self._handler, self._batch, list(self._setups)
+        return other
+
     # Connections, opened at first use.
 
     @property

@@ -34,8 +34,14 @@ def find(reference: str) -> App:
     return next(iter(found.values()))
 
 
-def prepared(reference: str, engine: str, store: str, changes: Mapping[str, Any]) -> App:
-    """The application with other addresses and a contract changed for the drill."""
+def looked_at(reference: str, engine: str, store: str, changes: Mapping[str, Any]) -> App:
+    """The application at other addresses, its contract changed for the drill; several may be open in one process."""
+    app = find(reference)
+    return app.at(engine=engine, store=store, contract=with_changes(app.contract, changes, source="drill"))
+
+
+def moved(reference: str, engine: str, store: str, changes: Mapping[str, Any]) -> App:
+    """The application itself, moved to other addresses: whatever refers to it finds itself there."""
     app = find(reference)
     app.engine_url, app.store_url = engine, store
     app.contract = with_changes(app.contract, changes, source="drill")

@@ -73,12 +73,8 @@ def _lost(facts: Facts) -> Iterator[Violation]:
 
 def _unlogged(facts: Facts) -> Iterator[Violation]:
     """I1, I5: what was acknowledged at an offset is there."""
-    if not facts.events["log"]:
-        return
     places = {(event.partition, event.offset): event.id for event in facts.events["log"]}
-    begins: dict[int, int] = {}
-    for event in facts.events["log"]:
-        begins[event.partition] = min(event.offset, begins.get(event.partition, event.offset))
+    begins = {event.partition: event.offset for event in facts.events["begin"]}
     for event in facts.accepted:
         if event.offset < 0 or event.offset < begins.get(event.partition, 0):
             continue  # a retry that was stored before, or removed by retention since

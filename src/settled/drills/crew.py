@@ -98,6 +98,10 @@ class Crew:
                 except ProcessLookupError:
                     return
 
+    def terminate(self, process: Process) -> None:
+        """Ask it to end."""
+        self.send(process, signal.SIGTERM)
+
     def end(self, process: Process, seconds: float = 10.0) -> None:
         """Kill it and see it gone."""
         self.send(process, signal.SIGKILL)

@@ -20,7 +20,7 @@ class Event(msgspec.Struct, omit_defaults=True, kw_only=True):
     """Something that happened. Which fields are set depends on `what`:
 
     publish      step (invoke, ok, fail: known not stored, info: not known), id, key, digest; ok: partition, offset
-    log          what the log holds at the end: partition, offset, id, key, digest
+    log          what the log holds at the end: partition, offset, id, key, digest; begin: its first offsets
     deliver      a handler is about to run: id, partition, offset, key, digest, epoch
     effect       a row of the side table: as deliver, and `n`, its place in the order of insertion
     ended        what the inbox (or the quarantine) says at the end: id, outcome
@@ -85,12 +85,14 @@ class Writer:
 
 def read(folder: Path) -> list[Event]:
     """All events of all processes, in the order in which they happened."""
-    events: list[Event] = []
-    for path in sorted(folder.glob("*.jsonl")):
-        for line in path.read_bytes().splitlines():
-            events.append(_decoder.decode(line))
+    events = [event for path in sorted(folder.glob("*.jsonl")) for event in read_file(path)]
     events.sort(key=lambda event: event.t)
     return events
+
+
+def read_file(path: Path) -> list[Event]:
+    """One process's events. A last line without its end is of a write that was cut off, and is left out."""
+    return [_decoder.decode(line) for line in path.read_bytes().split(b"\n")[:-1]]
 
 
 def shown_key(key: bytes | None) -> str | None:

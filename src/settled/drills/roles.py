@@ -84,6 +84,9 @@ class WatchedBinding(Binding):
             for record in records:
                 self._call(tx, (record,))
 
+    def _one(self) -> Callable[[Tx, Record], object]:
+        return lambda tx, record: self._call(tx, (record,))
+
     def _call(self, tx: Tx, records: Sequence[Record]) -> None:
         watch = self._watch
         for record in records:
@@ -150,9 +153,12 @@ class Watch:
 
 
 def opened(order: Order) -> App:
-    """The application with the drill's addresses, its topic and tables there."""
-    app = apps.prepared(order.app, order.engine, order.store, order.changes)
-    create = SIDE_TABLE["sqlite" if order.store.startswith("sqlite:") else "postgresql"][0]
+    """In a process of its own: the application with the drill's addresses and the side table."""
+    return with_side_table(apps.moved(order.app, order.engine, order.store, order.changes))
+
+
+def with_side_table(app: App) -> App:
+    create = SIDE_TABLE["sqlite" if app.store_url.startswith("sqlite:") else "postgresql"][0]
     app.setup(lambda tx: tx.execute(create))
     return app
 

@@ -1,0 +1,248 @@
+"""A drill: a round of deaths for each window, then a verdict. Windows run side by side, each on fresh databases of its
+own, unless the caller names an engine or a store: then one after the other, on those.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import shutil
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from settled.contract.model import Contract
+from settled.drills import apps, crew, report
+from settled.drills.checker import EXCUSED, NO_EFFECT, Facts, Violation, check
+from settled.drills.crew import Crew
+from settled.drills.database import Look
+from settled.drills.history import Event
+from settled.drills.named import NAMED
+from settled.drills.report import Report, Row
+from settled.drills.rounds import RANDOM, Round
+from settled.drills.world import QUICK, World
+from settled.errors import ContractError, Refused
+from settled.windows import NAMES, WINDOWS
+
+KEPT_SMALL = {"retention": {"bytes": "2kB", "age": "7d"}}
+
+
+class Drill(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do.
+
+    app            the application as `settled run` takes it; "" is the sample
+    windows        which; none: all that the contract's mode reaches, and `random`
+    named          drills by name instead of windows, see `named.NAMED`
+    kills          deaths in each window
+    records        a file of records to publish, one JSON object a line
+    check          a query on the effect database: one row per effect (event id, then key and order if any)
+    engine, store  addresses; none: fresh SQLite files
+    folder         where databases and histories go; none: a temporary folder, kept only if something failed
+    seed           repeats a plan; none: a new one
+    at_once        how many windows side by side
+    yes            also on databases that hold other data
+    command        starts the fork server
+    changes        sections of the contract that are stated differently meanwhile
+    """
+
+    app: str = ""
+    windows: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
+    kills: int = 5
+    records: Path | None = None
+    check: str = ""
+    engine: str = ""
+    store: str = ""
+    folder: Path | None = None
+    seed: int | None = None
+    at_once: int = 4
+    yes: bool = False
+    command: Sequence[str] = crew.COMMAND
+    changes: Mapping[str, Any] = msgspec.field(default_factory=lambda: dict(QUICK))
+
+
+def run(drill: Drill, *, told: Callable[[Row], None] = lambda row: None) -> Report:
+    """Do it. `told` is called with each row as it is ready, on any thread.
+
+    Raises ContractError (an unknown window, an app that does not load), Refused (other data in the databases),
+    Unavailable.
+    """
+    began = time.monotonic()
+    seed = secrets.randbelow(2**31) if drill.seed is None else drill.seed
+    contract = apps.looked_at(drill.app, drill.engine, drill.store, drill.changes).contract
+    names = _chosen(drill, contract)
+    _refuse_other_data(drill, contract)
+    folder = drill.folder or Path(tempfile.mkdtemp(prefix="settled-drill-"))
+    shared = bool(drill.engine or drill.store)
+    with Crew(drill.command) as processes:
+        task = _Task(drill, seed, folder, processes, contract.delivery.mode, told)
+        with ThreadPoolExecutor(1 if shared else max(1, drill.at_once)) as pool:
+            rows = list(pool.map(task.row, range(len(names)), names))
+    failed = any(each.failed for each in rows)
+    if drill.folder is None and not failed:
+        shutil.rmtree(folder, ignore_errors=True)
+    verdict = "fail" if failed else "pass"
+    return Report(verdict=verdict, seed=seed, windows=rows, seconds=round(time.monotonic() - began, 2))
+
+
+class _Task:
+    """The windows of one drill. Any thread."""
+
+    def __init__(
+        self, drill: Drill, seed: int, folder: Path, processes: Crew, mode: str, told: Callable[[Row], None]
+    ) -> None:
+        self._drill, self._seed, self._folder, self._crew = drill, seed, folder, processes
+        self._mode, self._told, self._lock = mode, told, threading.Lock()
+
+    def row(self, number: int, name: str) -> Row:
+        drill, began = self._drill, time.monotonic()
+        folder = self._folder / name
+        changes = _merged(drill.changes, KEPT_SMALL) if name == "retention-uncommitted" else dict(drill.changes)
+        chance = random.Random(f"{self._seed}:{name}")
+        with World(
+            self._crew,
+            folder,
+            app=drill.app,
+            engine=drill.engine,
+            store=drill.store,
+            changes=changes,
+            prefix=f"drill-{self._seed}-{number}-",
+            records=drill.records,
+        ) as world:
+            if name in NAMED:
+                kills, note = NAMED[name](world, drill.kills, chance)
+            else:
+                found = Round(world, name, drill.kills, chance)
+                found.run()
+                kills, note = found.deaths, ""
+                if kills < drill.kills:
+                    note = f"{kills} of {drill.kills} kills came about: the window was not reached more often"
+            history = world.collect()
+            resumed = report.resumes(history)
+            world.writer.write_all(resumed)
+        violations = check([*history, *resumed], mode=self._mode)
+        if drill.check:
+            violations = _by_query(drill, history, violations, self._mode, world.store_url)
+        violations += _nothing_applied(history)
+        row = report.row(
+            name,
+            [*history, *resumed],
+            violations,
+            kills=kills,
+            seconds=time.monotonic() - began,
+            note=note,
+            kept=str(folder) if violations else "",
+        )
+        with self._lock:
+            self._told(row)
+        return row
+
+
+def _chosen(drill: Drill, contract: Contract) -> list[str]:
+    known = NAMES | {RANDOM}
+    for field, wanted, there in (("window", drill.windows, known), ("drill", drill.named, NAMED.keys())):
+        for name in wanted:
+            if name not in there:
+                raise ContractError(
+                    f"there is no {field} {name!r}", field=field, value=name, hint=f"known: {', '.join(sorted(there))}"
+                )
+    if drill.windows or drill.named:
+        return list(dict.fromkeys([*drill.windows, *drill.named]))
+    return reachable(contract.delivery.mode)
+
+
+def reachable(mode: str) -> list[str]:
+    """The windows that a process comes by under a delivery mode, and `random`."""
+    place = {"at-most-once": "most", "at-least-once": "least", "effectively-once": "effectively"}[mode]
+    names = [window.name for window in WINDOWS if getattr(window, place).lost != "not reached"]
+    return [*names, RANDOM]
+
+
+def _refuse_other_data(drill: Drill, contract: Contract) -> None:
+    """A drill publishes and kills: not beside data of others, unless told so."""
+    if drill.yes or not (drill.engine or drill.store):
+        return
+    app = apps.looked_at(drill.app, drill.engine, drill.store, drill.changes)
+    with app:
+        if drill.engine:
+            held = [info.spec.name for info in app.engine.topics() if any(part.end for part in info.partitions)]
+            _refuse(drill.engine, held, "topics with records")
+        if drill.store:
+            look = Look(drill.store)
+            try:
+                _refuse(drill.store, look.tables(), "tables with rows")
+            finally:
+                look.close()
+
+
+def _refuse(url: str, held: Sequence[str], what: str) -> None:
+    if held:
+        place = url.rpartition("@")[2]
+        raise Refused(
+            f"{place} holds other data ({what}: {', '.join(held[:5])})",
+            hint="give the drill databases of its own, or --yes to drill beside this data",
+        )
+
+
+def _merged(changes: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    return {**changes, **{name: {**changes.get(name, {}), **value} for name, value in more.items()}}
+
+
+def _by_query(
+    drill: Drill, history: Sequence[Event], violations: Sequence[Violation], mode: str, store_url: str
+) -> list[Violation]:
+    """Loss, doubling and order by the user's own rows; what else the history shows stays."""
+    look = Look(store_url)
+    try:
+        rows = look.check(drill.check)
+    finally:
+        look.close()
+    facts = Facts(history)
+    published = facts.logged.keys() | {event.id for event in facts.accepted}
+    found = [violation for violation in violations if violation.kind not in ("lost", "doubled", "order", "hollow")]
+    found += compared(published, facts.outcomes, rows)
+    return [violation for violation in found if violation.kind not in EXCUSED[mode]]
+
+
+def compared(published: set[str], outcomes: Mapping[str, str], rows: Sequence[Sequence[Any]]) -> list[Violation]:
+    """What was published against what the query found: (event id [, key [, order]]) in order of insertion."""
+    if rows and not isinstance(rows[0][0], str):
+        raise ContractError(
+            f"the check query's first column holds {rows[0][0]!r}",
+            field="check",
+            hint="its first column must be the event id, as text",
+        )
+    counts = Counter(row[0] for row in rows if row[0] in published)
+    found = []
+    for id in sorted(published):
+        if not counts[id] and outcomes.get(id) not in NO_EFFECT:
+            found.append(Violation("I1", "lost", f"{id} has no row", id))
+        elif counts[id] > 1:
+            found.append(Violation("I2", "doubled", f"{id} has {counts[id]} rows", id))
+    last: dict[Any, Any] = {}
+    seen: set[str] = set()
+    for row in rows:
+        if len(row) < 3 or row[0] in seen or row[0] not in published:
+            continue
+        seen.add(row[0])
+        if row[1] in last and row[2] < last[row[1]]:
+            what = f"key {row[1]}: {row[2]} ({row[0]}) stands after {last[row[1]]}"
+            found.append(Violation("I3", "order", what, row[0]))
+        last[row[1]] = row[2]
+    return found
+
+
+def _nothing_applied(history: Sequence[Event]) -> list[Violation]:
+    """A drill in which every record was refused proves nothing."""
+    facts = Facts(history)
+    if facts.accepted and not facts.effects and "quarantined" in facts.outcomes.values():
+        what = "every record went to quarantine, so nothing was tried; give records that the handler takes (--records)"
+        return [Violation("I1", "nothing-applied", what)]
+    return []

@@ -1,0 +1,240 @@
+"""A world: one log, one effect store, the application on them, and the history of all that happens there."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from settled.contract import specs
+from settled.drills import apps, history, roles
+from settled.drills.crew import Crew, Process
+from settled.drills.database import Look
+from settled.drills.history import Event, Writer
+from settled.drills.order import Death
+from settled.drills.supply import Supply
+from settled.errors import Unavailable
+from settled.operations.progress import is_drained
+from settled.outcome import Outcome
+from settled.record import Message, Record
+from settled.store import Selection
+
+PUBLISH_S = 60.0
+QUICK: dict[str, Any] = {  # what a drill states differently from the user's contract
+    "delivery": {"lease": "300ms", "grace": "2s", "group_size": {"records": 8}},
+    "producer": {"batch": {"time": "1ms"}},
+    "poison": {
+        "backoff": {"first": "10ms", "most": "50ms"},
+        "attempts": {"worker-lost": 1_000_000},  # a drill's kills are nobody's fault
+        "eviction": {"burst": 1_000_000},
+    },
+}
+
+
+class World:
+    """Made and used by one thread; close it."""
+
+    def __init__(
+        self,
+        crew: Crew,
+        folder: Path,
+        *,
+        app: str = "",
+        engine: str = "",
+        store: str = "",
+        changes: Mapping[str, Any] = QUICK,
+        prefix: str = "d-",
+        records: Path | None = None,
+    ) -> None:
+        self.crew, self.folder, self.prefix = crew, folder, prefix
+        folder.mkdir(parents=True, exist_ok=True)
+        self.engine_url = engine or f"sqlite:///{folder.resolve()}/log.db"
+        self.store_url = store or f"sqlite:///{folder.resolve()}/effects.db"
+        self._app_name, self._changes = app, dict(changes)
+        self.app = roles.with_side_table(apps.looked_at(app, self.engine_url, self.store_url, self._changes))
+        self.contract = self.app.contract
+        self.consumer = specs.consumer_spec(self.contract).consumer
+        self.supply = Supply(self.contract.transport.topic, prefix, records)
+        self.writer = Writer(folder, "drill")
+        self.processes: list[Process] = []
+        self.sent: dict[str, Message] = {}
+        self._checked: dict[int, int] = {}  # partition -> below which offset all was seen to have ended
+        self._ended: set[str] = set()
+        try:
+            self.engine, self.store = self.app.engine, self.app.store
+            self._session = self.store.session(specs.consumer_spec(self.contract))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def lease_s(self) -> float:
+        return self.contract.delivery.lease
+
+    # Processes.
+
+    def start(self, role: str = "work", **fields: Any) -> Process:
+        process = self.crew.start(
+            role=role,
+            app=self._app_name,
+            engine=self.engine_url,
+            store=self.store_url,
+            folder=str(self.folder),
+            changes=self._changes,
+            **fields,
+        )
+        self.processes.append(process)
+        return process
+
+    def publish(self, messages: Sequence[Message], deaths: Iterable[Death] = ()) -> int:
+        """Publish through a producer process, which dies as told and is started again for what has no receipt, until
+        all is accepted. Returns how often it died."""
+        for message in messages:
+            self.sent[message.id] = message
+        plan, left, died = iter(deaths), list(messages), 0
+        deadline = time.monotonic() + PUBLISH_S
+        while left:
+            with tempfile.NamedTemporaryFile(dir=self.folder, suffix=".messages", delete=False) as file:
+                file.write(b"\n".join(msgspec.json.encode(message) for message in left))
+            process = self.start("publish", messages=file.name, death=next(plan, None))
+            if not self.crew.wait_ended(process, PUBLISH_S):
+                self.crew.end(process)
+            died += process.killed
+            accepted = self._accepted(process.pid)
+            left = [message for message in left if message.id not in accepted]
+            if left and not process.killed and time.monotonic() > deadline:
+                raise Unavailable(f"publishing ends with code {process.code}", hint=f"see {self.folder}/output.log")
+        return died
+
+    def _accepted(self, pid: int) -> set[str]:
+        found: set[str] = set()
+        for path in self.folder.glob(f"publish-{pid}-*.jsonl"):
+            found |= {event.id for event in history.read_file(path) if event.what == "publish" and event.step == "ok"}
+        return found
+
+    def owns(self, process: Process) -> bool:
+        """Whether a worker has been assigned a partition since it started."""
+        paths = self.folder.glob(f"work-{process.pid}-*.jsonl")
+        return any(event.what == "owner" for path in paths for event in history.read_file(path))
+
+    def stop(self, processes: Sequence[Process], seconds: float = 10.0) -> None:
+        """End them in good order; what does not end is killed and counts as a fault of the drill's history."""
+        for process in processes:
+            self.crew.terminate(process)
+        for process in processes:
+            if not self.crew.wait_ended(process, seconds):
+                self.writer.write(Event(what="drained", step="fail", note=f"{process.pid} did not end on SIGTERM"))
+                self.crew.end(process)
+
+    # Looking.
+
+    def settled(self) -> bool:
+        """Whether all that the topic holds is settled."""
+        return is_drained(self.engine, self.store, self.contract)()
+
+    def snapshot(self) -> None:
+        """Write down the frontiers, and whether all below them has ended."""
+        topic, group = self.contract.transport.topic, self.contract.delivery.group
+        for info in self.engine.groups(group):
+            for (name, partition), offset in info.committed.items():
+                if name == topic:
+                    self.writer.write(Event(what="committed", partition=partition, offset=offset))
+        for _, position in self.store.positions(self.consumer):
+            if position.topic == topic:
+                self.writer.write(
+                    Event(
+                        what="frontier",
+                        partition=position.partition,
+                        offset=position.frontier,
+                        epoch=position.epoch,
+                        missing=self._missing(position.partition, position.frontier),
+                    )
+                )
+
+    def _missing(self, partition: int, frontier: int) -> list[int]:
+        if self.contract.delivery.mode != "effectively-once":
+            return []
+        begin = self._checked.get(partition, 0)
+        below = [record for record in self._read(partition, begin) if record.offset < frontier]
+        outcomes = self._session.settled(below) if below else []
+        self._checked[partition] = max(begin, frontier)
+        return [record.offset for record, outcome in zip(below, outcomes, strict=True) if outcome is None]
+
+    def _read(self, partition: int, offset: int) -> Iterable[Record]:
+        while records := self.engine.read(self.contract.transport.topic, partition, offset, records=1000):
+            yield from records
+            offset = records[-1].offset + 1
+
+    def collect(self) -> list[Event]:
+        """Write down the end: log, effects, endings and quarantine, of this drill's records only. Returns the whole
+        history."""
+        topic = self.contract.transport.topic
+        for info in self.engine.topics():
+            for part in info.partitions if info.spec.name == topic else ():
+                self.writer.write(Event(what="begin", partition=part.partition, offset=part.begin))
+                for record in self._read(part.partition, part.begin):
+                    if record.id.startswith(self.prefix):
+                        self.writer.write(history.of_record("log", record))
+        look = Look(self.store_url)
+        try:
+            self.writer.write_all(_effect(row) for row in look.effects(self.prefix))
+        finally:
+            look.close()
+        self._collect_endings()
+        return history.read(self.folder)
+
+    def _collect_endings(self) -> None:
+        quarantine = self.store.quarantine
+        entries = quarantine.entries(quarantine.select(Selection(consumer=self.consumer, states=())))
+        mine = [entry for entry in entries if entry.record.id.startswith(self.prefix)]
+        self.writer.write_all(Event(what="entry", id=entry.record.id, outcome=entry.state) for entry in mine)
+        if self.contract.delivery.mode == "effectively-once":
+            records = [_named(message) for message in self.sent.values()]
+            outcomes = self._session.settled(records) if records else []
+        else:  # no inbox: quarantine alone is known
+            records = [entry.record for entry in mine if entry.state in ("held", "requested")]
+            outcomes = [Outcome.QUARANTINED] * len(records)
+        for record, outcome in zip(records, outcomes, strict=True):
+            if outcome is not None:
+                self.writer.write(Event(what="ended", id=record.id, outcome=outcome.name.lower()))
+
+    def close(self) -> None:
+        """End what still runs, and release log and store."""
+        for process in self.processes:
+            if process.alive:
+                self.crew.end(process)
+        with contextlib.suppress(AttributeError):
+            self._session.close()
+        self.writer.close()
+        self.app.close()
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _named(message: Message) -> Record:
+    """A record of which only the id matters."""
+    return Record(message.topic, 0, 0, message.key, message.value, message.headers, message.id)
+
+
+def _effect(row: Sequence[Any]) -> Event:
+    n, id, key, partition, offset, epoch, digest, pid = row
+    return Event(
+        what="effect",
+        n=n,
+        id=id,
+        key=key,
+        partition=partition,
+        offset=offset,
+        epoch=epoch,
+        digest=digest,
+        pid=pid,
+    )
