@@ -17,7 +17,7 @@ from settled.engine import Partition
 from settled.errors import ContractError, Fenced, Refused, SettledError, Unavailable
 from settled.outcome import Attempts, Ending, Outcome
 from settled.record import Record
-from settled.store import Conflict, ConsumerSpec, Progress
+from settled.store import Conflict, ConsumerSpec, Progress, Tx
 from settled.stores import evidence, shelf
 from settled.stores.fence import fenced
 from settled.stores.postgres import texts
@@ -35,7 +35,7 @@ class PostgresSession:
         self._link = link
         self._consumer = consumer_id
         self._postgres_tx = PostgresTx(link, self._why_lost)
-        self.tx = self._postgres_tx
+        self.tx: Tx = self._postgres_tx
         self._fence: Sequence[Progress] = ()
         self._places: dict[Partition, int] = {}
         self._unit = ""  # names the open unit, on the server too

@@ -16,7 +16,7 @@ from settled.engine import Partition
 from settled.errors import ContractError, Fenced
 from settled.outcome import Attempts, Ending, Outcome
 from settled.record import Record
-from settled.store import Conflict, ConsumerSpec, Progress
+from settled.store import Conflict, ConsumerSpec, Progress, Tx
 from settled.stores import evidence, shelf
 from settled.stores.fence import fenced
 from settled.stores.sqlite.handle import Handle, ended_by_sqlite
@@ -68,7 +68,7 @@ class SqliteSession:
         self._handle = handle
         self._consumer = consumer_id
         self._guarded_tx = GuardedTx(handle)
-        self.tx = self._guarded_tx
+        self.tx: Tx = self._guarded_tx
         self._fence: list[tuple[int, Progress]] = []
         self._places: dict[Partition, int] = {}
         self._unit = self._writing = self._redrive = self._saving = False
