@@ -1,24 +1,33 @@
-"""settled: a runtime for durable messaging whose unit of progress is the durable effect."""
+"""settled: a runtime for durable messaging whose unit of progress is the durable effect.
 
-from settled.app import App
-from settled.errors import (
-    CommitUnknown,
-    ContractError,
-    Damaged,
-    Fenced,
-    HistoryLost,
-    InvalidMessage,
-    Refused,
-    Reject,
-    Retry,
-    SettledError,
-    TooLarge,
-    Unavailable,
-    Unsupported,
-)
-from settled.outcome import Outcome
-from settled.record import Message, Record
-from settled.store import Tx
+The names below are imported at first use, so that `import settled` (and `settled --help`) costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from settled.app import App
+    from settled.errors import (
+        CommitUnknown,
+        ContractError,
+        Damaged,
+        Fenced,
+        HistoryLost,
+        InvalidMessage,
+        Refused,
+        Reject,
+        Retry,
+        SettledError,
+        TooLarge,
+        Unavailable,
+        Unsupported,
+    )
+    from settled.outcome import Outcome
+    from settled.record import Message, Record
+    from settled.store import Tx
 
 __all__ = [
     "App",
@@ -40,3 +49,23 @@ __all__ = [
     "Unavailable",
     "Unsupported",
 ]
+
+_ROOMS = {
+    "App": "settled.app",
+    "Outcome": "settled.outcome",
+    "Message": "settled.record",
+    "Record": "settled.record",
+    "Tx": "settled.store",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'settled' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_ROOMS.get(name, "settled.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

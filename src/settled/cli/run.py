@@ -1,0 +1,135 @@
+"""settled run: one worker here, or several as processes under a parent that restarts them."""
+
+from __future__ import annotations
+
+import enum
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from settled.cli.options import EngineOption, StoreOption
+from settled.cli.output import say
+
+if TYPE_CHECKING:
+    from settled.app import App
+    from settled.events import Event
+
+
+class Mode(enum.StrEnum):
+    forever = "forever"
+    drain = "drain"
+
+
+def run(
+    app: Annotated[str, typer.Argument(metavar="APP", help="app.py, path/to/app.py:name or module:name.")],
+    workers: Annotated[int, typer.Option(min=1, max=256, help="Worker processes.")] = 1,
+    mode: Annotated[
+        Mode, typer.Option(help="forever, or until all that the topic holds now is settled.")
+    ] = Mode.forever,
+    member: Annotated[str | None, typer.Option(metavar="NAME", help="This worker's name, for people.")] = None,
+    engine: EngineOption = None,
+    store: StoreOption = None,
+    supervised: Annotated[bool, typer.Option("--supervised", hidden=True)] = False,
+) -> None:
+    """Run an app's handler over its topic. The first SIGTERM or Ctrl-C stops in good order, the second at once."""
+    from settled.cli.apps import load_app
+
+    found = load_app(app)
+    _place(found, engine, store)
+    if supervised:
+        _work(found, mode, member, quiet=True)
+        return
+    _announce(found, workers, mode)
+    if workers == 1:
+        _work(found, mode, member, quiet=False)
+        return
+    _prepare(found)
+    found.close()
+    code = _supervise(app, found, workers, mode, member)
+    if code:
+        raise typer.Exit(code)
+
+
+def _place(app: App, engine: str | None, store: str | None) -> None:
+    """What the command line says goes before what the app says."""
+    app.engine_url = engine or app.engine_url
+    app.store_url = store or app.store_url
+
+
+def _announce(app: App, workers: int, mode: Mode) -> None:
+    from settled.cli.opening import without_password
+
+    contract = app.contract
+    say(
+        f"{contract.name} v{contract.version}: topic {contract.transport.topic}, group {contract.delivery.group}, "
+        f"{contract.delivery.mode}, mode {mode.value}, {workers} worker{'s' if workers > 1 else ''}"
+    )
+    say(f"  log     {without_password(app.engine_url)}")
+    say(f"  effects {without_password(app.store_url)}")
+
+
+def _prepare(app: App) -> None:
+    """All that can be refused is refused before the first record: the contract, the handler, log and store."""
+    from settled.operations.findings import require_startable
+
+    require_startable(app.contract, app.engine.capabilities)
+    app.worker()
+    _ = app.store
+
+
+def _work(app: App, mode: Mode, member: str | None, *, quiet: bool) -> None:
+    import logging
+
+    from settled.operations.supervise import stop_with_parent
+
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    with app:
+        _prepare(app)
+        narrator = _Narrator(member or f"pid {os.getpid()}")
+        app.events.listen(narrator.hear)
+        if quiet:
+            stop_with_parent(sys.stdin.fileno(), lambda: os.kill(os.getpid(), signal.SIGTERM))
+        app.run(drain=mode is Mode.drain, member=member)
+    narrator.sum_up()
+
+
+def _supervise(spec: str, app: App, workers: int, mode: Mode, member: str | None) -> int:
+    from settled.operations.supervise import Supervisor
+
+    commands = []
+    for number in range(1, workers + 1):
+        name = f"{member or 'worker'}-{number}"
+        command = [sys.executable, "-m", "settled", "run", spec, "--supervised", "--mode", mode.value, "--member", name]
+        commands.append((name, [*command, "--engine", app.engine_url, "--store", app.store_url]))
+    return Supervisor(commands, drain=mode is Mode.drain, say=lambda text: say(f"settled: {text}")).run()
+
+
+class _Narrator:
+    """Tells on standard error what a person wants to know of a running worker."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._counts: dict[str, int] = {}
+
+    def hear(self, event: Event) -> None:
+        from settled.events import GapFound, PartitionChanged, Settled, StateChanged
+
+        match event:
+            case Settled(counts=counts):
+                for outcome, count in counts.items():
+                    word = outcome.name.lower()
+                    self._counts[word] = self._counts.get(word, 0) + count
+            case StateChanged(state=state, why=why):
+                say(f"{self._name}: {state}" + (f": {why}" if why else ""))
+            case PartitionChanged(topic=topic, partition=partition, change="stopped" | "lost" as change, why=why):
+                say(f"{self._name}: {topic}/{partition} {change}: {why}")
+            case GapFound():
+                lost = event.next - event.first
+                say(f"{self._name}: {event.topic}/{event.partition}: gap of {lost} from {event.first} on")
+
+    def sum_up(self) -> None:
+        told = ", ".join(f"{count:,} {word}" for word, count in sorted(self._counts.items())) or "nothing"
+        say(f"{self._name}: settled here: {told}")
