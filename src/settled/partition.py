@@ -4,6 +4,7 @@ to Kafka. An empty key is a key like any other; records without a key have no pa
 
 from __future__ import annotations
 
+import struct
 from functools import lru_cache
 
 _SEED = 0x9747B28C
@@ -16,8 +17,8 @@ def murmur2(data: bytes) -> int:
     length = len(data)
     h = _SEED ^ length
     whole = length & ~3
-    for start in range(0, whole, 4):
-        k = int.from_bytes(data[start : start + 4], "little") * _M & _MASK
+    for k in struct.unpack_from(f"<{whole // 4}I", data):
+        k = k * _M & _MASK
         k = (k ^ k >> 24) * _M & _MASK
         h = (h * _M & _MASK) ^ k
     if length > whole:

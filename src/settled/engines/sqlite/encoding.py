@@ -19,7 +19,7 @@ import zstandard
 
 from settled.engine import Compression
 from settled.errors import Damaged
-from settled.record import RECORD_OVERHEAD, Headers, Message, Record
+from settled.record import RECORD_OVERHEAD, Headers, Record
 
 _CODES: dict[Compression, int] = {"none": 0, "zstd": 1}
 _PLACE = struct.Struct(">16sIQIQQB")
@@ -70,11 +70,10 @@ _decoder = msgspec.msgpack.Decoder(Columns)
 _local = threading.local()
 
 
-def encode(messages: Sequence[Message], compression: Compression) -> Encoded:
-    _, keys, values, headers, ids, types, versions, times, correlations, causations = zip(
-        *map(msgspec.structs.astuple, messages), strict=True
-    )
-    count = len(messages)
+def encode(rows: Sequence[tuple[Any, ...]], compression: Compression) -> Encoded:
+    """`rows` are the messages' fields, each as `msgspec.structs.astuple` gives them."""
+    _, keys, values, headers, ids, types, versions, times, correlations, causations = zip(*rows, strict=True)
+    count = len(rows)
     size = RECORD_OVERHEAD * count + sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values)))
     plain = headers.count(()) == count
     if not plain:

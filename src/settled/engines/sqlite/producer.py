@@ -19,6 +19,8 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 
+from msgspec.structs import astuple
+
 from settled import windows
 from settled.engine import ProducerSpec
 from settled.engines.sqlite import append
@@ -26,13 +28,14 @@ from settled.engines.sqlite.append import Appender, By, Part
 from settled.engines.sqlite.batching import Bounds
 from settled.engines.sqlite.database import Database
 from settled.engines.sqlite.encoding import encode
-from settled.engines.sqlite.pending import Batch, Pending, stored_before
+from settled.engines.sqlite.pending import Batch, Pending, Route, stored_before
 from settled.engines.sqlite.topics import Topic
 from settled.errors import ContractError, Refused, SettledError, TooLarge, Unavailable
-from settled.partition import partition_of
 from settled.record import MAX_ID_BYTES, Message, checked
 
 log = logging.getLogger("settled.engines.sqlite")
+
+SAFE = 2**63
 
 
 class SqliteProducer:
@@ -52,12 +55,15 @@ class SqliteProducer:
         self._database, self._appender, self._find = database, appender, topic
         self._accepted, self._on_close = accepted, closed
         self._bounds = Bounds(spec.batch_records, spec.batch_bytes, spec.linger_s)
+        self._near_records = spec.batch_records - 1  # below these no bound can be met, so none is asked
+        self._near_bytes = min(spec.batch_bytes, spec.buffer_bytes // 2)
         self._lock = threading.Lock()  # guards what follows; held for moments only
+        self._acquire, self._release = self._lock.acquire, self._lock.release  # twice as fast as `with`
         self._stir = threading.Condition(self._lock)  # tells the thread
         self._writing = threading.Lock()  # held while batches are appended; taken before `_lock`, never after
-        self._topics: dict[str, Topic] = {}
+        self._routes: dict[str, Route] = {}
         self._topics_seen = -1
-        self._types: set[str | None] = {None}  # event types that were found good
+        self._kinds: set[str | None] = {None}  # event types that were found good
         self._open = Batch()
         self._closed: deque[Batch] = deque()
         self._appending: Batch | None = None
@@ -77,66 +83,67 @@ class SqliteProducer:
         _running.add(self)
 
     def send(self, message: Message, *, sequence: int | None = None) -> Pending:
-        topic = self._topics.get(message.topic) or self._topic(message)
-        key = message.key
-        size = self._size(message)
-        if size > topic.max_message_bytes:
-            raise _too_large(message, size, topic)
-        count = len(topic.parts)
-        partition = -1 if key is None else partition_of(key, count)
+        # The hot path: no calls that can be spared, and the lock is held for the buffer's own bookkeeping only.
+        row = astuple(message)
+        topic, key, value, headers, ident, kind, version, moment, correlation, causation = row
+        route = self._routes.get(topic) or self._route(message)
+        size = (0 if key is None else len(key)) + (0 if value is None else len(value)) + len(ident)
+        if (
+            headers
+            or not (key is None or type(key) is bytes)
+            or not (value is None or type(value) is bytes)
+            or not (version is None or (type(version) is int and -SAFE < version < SAFE))
+            or not (moment is None or (type(moment) is int and -SAFE < moment < SAFE))
+            or correlation is not None
+            or causation is not None
+            or kind not in self._kinds
+            or ident.__class__ is not str
+            or not ident.isascii()
+            or not 0 < len(ident) <= MAX_ID_BYTES
+            or "\0" in ident
+        ):
+            size = self._checked_size(message)
+        if size > route.limit:
+            raise _too_large(message, size, route.topic)
+        if key is None:
+            partition = -1
+        else:
+            place = route.places.get(key)
+            partition = route.place(key) if place is None else place
         ready = False
-        with self._lock:
-            if self._ended:
-                raise Refused("this producer is closed", hint="open another one")
-            if sequence is not None or self._incarnation:
-                pending = self._sequenced(message, sequence)
-                if pending is not None:
-                    return pending
+        self._acquire()
+        try:
+            if self._ended or sequence is not None or self._incarnation:
+                answer = self._admit(message, sequence)
+                if answer is not None:
+                    return answer
             batch = self._open
-            if self._bounds.overflows(batch.size, size):
+            near = batch.size + size >= self._near_bytes or batch.count >= self._near_records
+            if near and self._bounds.overflows(batch.size, size):
                 ready = True
                 batch = self._next_batch()
             if partition < 0:
                 self._spread += 1
-                partition = self._spread % count
-            pending = batch.add(topic, partition, message, size)
-            if sequence is not None:
-                batch.sequence = sequence
+                partition = self._spread % route.partitions
+            group = batch.groups.get(route.topic.parts[partition]) or batch.group(route.topic, partition)
+            rows = group.rows
+            pending = Pending(batch, group, len(rows), topic, ident)
+            rows.append(row)
+            batch.size += size
             self._buffered += size
+            batch.count += 1
             if batch.count == 1:
                 self._begin(batch)
-            if self._bounds.full(batch.count, batch.size) or self._buffered > self.spec.buffer_bytes:
+            if sequence is not None:
+                batch.sequence = sequence
+            if near and (self._bounds.full(batch.count, batch.size) or self._buffered > self.spec.buffer_bytes):
                 ready = True
                 self._next_batch()
+        finally:
+            self._release()
         if ready:
             self._append_closed()
         return pending
-
-    def _size(self, message: Message) -> int:
-        """The message's size, after it was checked: by a few comparisons if it is an ordinary one, else in full."""
-        key, value, ident = message.key, message.value, message.id
-        if (
-            type(ident) is str
-            and ident.isascii()
-            and 0 < len(ident) <= MAX_ID_BYTES
-            and "\0" not in ident
-            and (value is None or type(value) is bytes)
-            and (key is None or type(key) is bytes)
-            and (message.version is None or (type(message.version) is int and abs(message.version) < 2**63))
-            and (
-                message.event_time_us is None
-                or (type(message.event_time_us) is int and abs(message.event_time_us) < 2**63)
-            )
-            and message.type in self._types
-            and not message.headers
-            and message.correlation_id is None
-            and message.causation_id is None
-        ):
-            return len(key or b"") + len(value or b"") + len(ident)
-        checked(message)
-        if len(self._types) < 1000:
-            self._types.add(message.type)
-        return message.size
 
     def flush(self, timeout: float | None = None) -> None:
         with self._lock:
@@ -194,12 +201,25 @@ class SqliteProducer:
         except SettledError as error:
             log.info("producer %s leaves its mark behind: %s", self._identity, error)
 
-    def _topic(self, message: Message) -> Topic:
+    def _route(self, message: Message) -> Route:
         checked(message)
-        found = self._find(message.topic)
+        found = Route(self._find(message.topic))
         with self._lock:
-            self._topics[message.topic] = found
+            self._routes[message.topic] = found
         return found
+
+    def _checked_size(self, message: Message) -> int:
+        """The size of a message that is no ordinary one, after a full check."""
+        checked(message)
+        if len(self._kinds) < 1000:
+            self._kinds.add(message.type)
+        return message.size
+
+    def _admit(self, message: Message, sequence: int | None) -> Pending | None:
+        """With `_lock` held: what is refused, and the answer for what was stored before."""
+        if self._ended:
+            raise Refused("this producer is closed", hint="open another one")
+        return self._sequenced(message, sequence)
 
     def _sequenced(self, message: Message, sequence: int | None) -> Pending | None:
         """With `_lock` held: refuses a sequence that cannot be right; the answer for one that was stored before."""
@@ -297,7 +317,7 @@ class SqliteProducer:
 
     def _append(self, batch: Batch) -> None:
         groups = list(batch.groups.values())
-        parts = [Part(one.topic, one.partition, encode(one.messages, self.spec.compression)) for one in groups]
+        parts = [Part(one.topic, one.partition, encode(one.rows, self.spec.compression)) for one in groups]
         self._batches += 1
         by = By(self._identity, self._incarnation, self._batches, batch.sequence)
         bases: list[int] = []
@@ -311,7 +331,7 @@ class SqliteProducer:
             group.base = base
         if topics != self._topics_seen:
             with self._lock:
-                self._topics.clear()
+                self._routes.clear()
                 self._topics_seen = topics
         self._accepted()
 

@@ -58,7 +58,7 @@ def fetch(database: Database, cursors: Sequence[Cursor], *, records: int, size: 
             except SettledError as error:
                 out.append(Stopped(topic=cursor.topic.name, partition=cursor.number, error=error))
         chosen = choose([batches for _, _, batches in ready], records, size)
-        payloads = [[_payload(connection, batch.seq) for batch in batches] for batches in chosen]
+        payloads = _payloads(connection, chosen)
     for (cursor, head, _), batches, raw in zip(ready, chosen, payloads, strict=True):
         out += _serve(cursor, head, batches, raw)
     return out
@@ -190,9 +190,16 @@ def _upcoming(connection: Connection, cursor: Cursor, head: Head) -> list[Stored
     return batches
 
 
-def _payload(connection: Connection, seq: int) -> bytes:
-    rows = connection.execute("SELECT payload FROM log_batch WHERE seq = ?", (seq,)).fetchall()
-    return bytes(rows[0][0])
+def _payloads(connection: Connection, chosen: Sequence[Sequence[Stored]]) -> list[list[bytes]]:
+    """The payloads of the chosen batches, by one statement."""
+    wanted = [batch.seq for batches in chosen for batch in batches]
+    size = 1 << max(0, len(wanted) - 1).bit_length()  # few sizes, so that the statements stay prepared
+    marks = ",".join("?" * size)
+    rows = connection.execute(
+        f"SELECT seq, payload FROM log_batch WHERE seq IN ({marks})", (*wanted, *[None] * (size - len(wanted)))
+    )
+    found: dict[int, bytes] = dict(rows)
+    return [[found[batch.seq] for batch in batches] for batches in chosen]
 
 
 def _serve(cursor: Cursor, head: Head, batches: list[Stored], payloads: list[bytes]) -> list[Fetched | Stopped]:

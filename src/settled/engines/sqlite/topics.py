@@ -25,10 +25,7 @@ class Topic(msgspec.Struct, frozen=True):
     identity: str
     max_message_bytes: int
     parts: tuple[int, ...]
-
-    @property
-    def raw_identity(self) -> bytes:
-        return uuid.UUID(self.identity).bytes
+    raw_identity: bytes
 
 
 def find(connection: Connection, name: str, limit: int) -> Topic | None:
@@ -39,7 +36,7 @@ def find(connection: Connection, name: str, limit: int) -> Topic | None:
         return None
     topic, identity, own_limit = rows[0]
     parts = connection.execute("SELECT id FROM log_partition WHERE topic = ? ORDER BY number", (topic,)).fetchall()
-    return Topic(topic, name, identity, own_limit or limit, tuple(part for (part,) in parts))
+    return Topic(topic, name, identity, own_limit or limit, tuple(part for (part,) in parts), uuid.UUID(identity).bytes)
 
 
 def require(database: Database, name: str, limit: int) -> Topic:
