@@ -10,7 +10,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def until(condition: Callable[[], T], timeout: float = 20.0, *, every: float = 0.02) -> T:
+def until(condition: Callable[[], T], timeout: float = 40.0, *, every: float = 0.02) -> T:
     """What `condition` returns, once it is true; TimeoutError when it never was."""
     deadline = time.monotonic() + timeout
     pause = threading.Event()

@@ -20,7 +20,7 @@ from settled.delivery.judge import Judge
 from settled.delivery.ownership import Ownership
 from settled.delivery.subscription import Subscription
 from settled.engine import Partition
-from settled.outcome import Attempts, Ending
+from settled.outcome import Attempts, Ending, Outcome
 from settled.record import Record
 from settled.store import QuarantineEntry
 
@@ -47,6 +47,7 @@ class Dispatch:
         self.redrives: deque[QuarantineEntry] = deque()  # to run again, each alone
         self.redriving: dict[int, QuarantineEntry] = {}  # number -> entry, while it is queued or runs
         self.redriven: deque[Ending] = deque()  # redrives that failed: back to quarantine
+        self.behind: set[int] = set()  # queued redrives that may not run: an earlier record of their key did not end
         self._ownership, self._executors, self._judge = ownership, executors, judge
         self._subscription = subscription
         self._in_flight, self._batch = in_flight, batch
@@ -227,6 +228,9 @@ class Dispatch:
                 self.redrives.append(entry)
             else:
                 found.lanes.hold(record.key)
+                if entry.number in self.behind:
+                    self.behind.discard(entry.number)
+                    return Group([], {found.place: found.part(decided=False)}, endings=[_parked(entry)], redrive=True)
                 return self._group({found.place: [record]}, redrive=True)
         return None
 
@@ -308,7 +312,7 @@ class Dispatch:
 
     def _unsaved(self, now: float) -> Group | None:
         """A group without records for what is decided, or a frontier that moved without one."""
-        undone = [each for each in self._ownership.assignments.values() if not each.groups_running and each.unsaved]
+        undone = [each for each in self._ownership.assignments.values() if each.unsaved]
         if not undone:
             self._unsaved_since = None
             return None
@@ -318,6 +322,12 @@ class Dispatch:
         if not hurry and now - self._unsaved_since < SAVE_AFTER_S:
             return None
         return self._group({each.place: [] for each in undone})
+
+
+def _parked(entry: QuarantineEntry) -> Ending:
+    """A redrive that was asked for and did not run: as it was, behind an earlier record of its key."""
+    attempts = Attempts(count=0, first_us=entry.attempts.first_us, due_us=0, last=entry.failure)
+    return Ending(entry.record, Outcome.QUARANTINED, entry.failure, attempts, parked=True)
 
 
 def _suspected(known: Attempts | None) -> Attempts:

@@ -18,7 +18,7 @@ from settled.errors import Unavailable
 from settled.events import AttemptFailed, Events, Settled
 from settled.outcome import Attempts, Ending, Failure, Outcome
 from settled.record import Record
-from settled.store import Store
+from settled.store import QuarantineEntry, Selection, Store
 
 log = logging.getLogger("settled.delivery")
 _OUTCOME = attrgetter("outcome")
@@ -35,9 +35,11 @@ class Reckoning:
         in_flight: InFlight,
         subscription: Subscription,
         events: Events,
+        store: Store,
     ) -> None:
         self._ownership, self._dispatch, self._judge = ownership, dispatch, judge
         self._in_flight, self._subscription, self._events = in_flight, subscription, events
+        self._store = store
         self._consumer = subscription.consumer.consumer
 
     def reckon(self, report: Report) -> None:
@@ -130,18 +132,43 @@ class Reckoning:
 
     # Redrives: quarantined records that run again, each alone, with the lane of their key held.
 
-    def look_for_redrives(self, store: Store) -> None:
+    def look_for_redrives(self) -> None:
         """Queue what people asked for since the last look."""
         if not self._subscription.consumer.inbox:
             return
         for found in self._ownership.assignments.values():
-            for entry in store.redrives(self._consumer, found.topic, found.partition):
-                if entry.number not in self._dispatch.redriving:
-                    self._dispatch.redriving[entry.number] = entry
-                    self._dispatch.redrives.append(entry)
-            if self._subscription.retry.then == "park" and not found.groups_running:
-                kept = store.parked(self._consumer, found.topic, found.partition)
-                found.parked = kept | {ending.record.key for ending in found.endings if ending.record.key is not None}
+            fresh = [
+                entry
+                for entry in self._store.redrives(self._consumer, found.topic, found.partition)
+                if entry.number not in self._dispatch.redriving
+            ]
+            if any(entry.parked for entry in fresh):
+                self._find_behind(found, fresh)
+            for entry in fresh:
+                self._dispatch.redriving[entry.number] = entry
+                self._dispatch.redrives.append(entry)
+            if self._parks and not found.groups_running:
+                self._recall_parked(found)
+
+    def _find_behind(self, found: Assignment, fresh: list[QuarantineEntry]) -> None:
+        """Parked entries whose redrive was asked for without that of the record which they wait for."""
+        shelf = self._store.quarantine
+        held = shelf.entries(shelf.select(Selection(consumer=self._consumer, topic=found.topic, states=("held",))))
+        first: dict[bytes | None, int] = {}
+        for entry in held:
+            if entry.record.partition == found.partition:
+                first[entry.record.key] = min(entry.record.offset, first.get(entry.record.key, entry.record.offset))
+        for entry in fresh:
+            if entry.parked and first.get(entry.record.key, entry.record.offset) < entry.record.offset:
+                self._dispatch.behind.add(entry.number)
+
+    @property
+    def _parks(self) -> bool:
+        return self._subscription.retry.then == "park"
+
+    def _recall_parked(self, found: Assignment) -> None:
+        kept = self._store.parked(self._consumer, found.topic, found.partition)
+        found.parked = kept | {ending.record.key for ending in found.endings if ending.record.key is not None}
 
     def _reckon_redrive(self, report: Report, owned: dict[Partition, Assignment]) -> None:
         if report.fault is not None:  # asked for still: the next look finds it
@@ -149,14 +176,31 @@ class Reckoning:
                 self._dispatch.redriven.append(ending)
         for record, failure in report.failures:
             self._dispatch.redriven.append(self._held_again(record, failure))
+            if self._parks and record.key is not None:
+                self._dispatch.behind |= {
+                    entry.number
+                    for entry in self._dispatch.redrives
+                    if (entry.record.topic, entry.record.partition) == (record.topic, record.partition)
+                    and entry.record.key == record.key
+                    and entry.record.offset > record.offset
+                }
         ended = [ending.record for ending in report.endings] + report.returned
         if report.fault is None:
             ended += [ending.record for ending in report.group.endings]
         for record in ended:
             found = owned.get((record.topic, record.partition))
             if found is not None:
+                self._unpark(found)
                 found.lanes.release([record.key])
             self._dispatch.forget_redrive(record)
+
+    def _unpark(self, found: Assignment) -> None:
+        """Before the key is free again: does anything of it still stand in quarantine?"""
+        if self._parks:
+            try:
+                self._recall_parked(found)
+            except Unavailable as error:  # the next look tells
+                log.warning("what is parked is not known now: %s", error)
 
     def _held_again(self, record: Record, failure: Failure) -> Ending:
         """A redrive that failed goes back to quarantine, its attempts added up."""

@@ -126,7 +126,7 @@ class Worker:
             batch=self._binding.batch,
         )
         self._reckoning = Reckoning(
-            self._ownership, self._dispatch, self._judge, self._in_flight, subscription, self.events
+            self._ownership, self._dispatch, self._judge, self._in_flight, subscription, self.events, store
         )
         self._tell("starting")
 
@@ -291,7 +291,7 @@ class Worker:
     def _housekeep(self, now: float) -> None:
         self._housekept = now
         self._ownership.commit()
-        self._reckoning.look_for_redrives(self._store)
+        self._reckoning.look_for_redrives()
         if self._subscription.consumer.inbox and self._subscription.horizon_s is not None:
             self._store.prune(self._name, older_than_s=self._subscription.horizon_s)
         state, why = self._describe()
