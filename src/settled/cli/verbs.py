@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from settled.cli import contract, drill, publish, run, topic
+from settled.cli import contract, demo, drill, publish, run, topic
 
 
 def command() -> Any:
@@ -21,6 +21,7 @@ def command() -> Any:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_settled)
+    app.command("demo")(demo.demo)
     app.command("run")(run.run)
     app.command("drill")(drill.drill)
     app.command("publish")(publish.publish)
