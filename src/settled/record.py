@@ -31,7 +31,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}\Z")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
+class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a producer publishes.
 
     topic            where to; see `checked_name` for the rule
@@ -64,7 +64,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
         return total
 
 
-class Record(msgspec.Struct, Generic[T], frozen=True):
+class Record(msgspec.Struct, Generic[T], frozen=True, gc=False):
     """What the log holds: a message with its place.
 
     accepted_us      when the engine accepted it, by the engine's clock, microseconds since 1970 in UTC

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import apsw
@@ -57,7 +58,11 @@ _VERSION_OF = (
     "SELECT version FROM settled_version WHERE consumer_id = ?"
     " AND topic_id = (SELECT id FROM settled_topic WHERE name = ?) AND record_key = ?"
 )
+_PARTITION = attrgetter("topic", "partition")
 _SCREEN_MOST = 1024
+_SCREEN_RANGE = "SELECT event_id, outcome FROM settled_inbox WHERE consumer_id = ? AND event_id BETWEEN ? AND ? LIMIT ?"
+_RANGE_LEAST = 16  # ids from which on a range is worth a try
+_RANGE_REST = 50  # screenings for which it is not tried again after it found too many
 
 
 class SqliteSession:
@@ -71,6 +76,7 @@ class SqliteSession:
         self.tx: Tx = self._guarded_tx
         self._fence: list[tuple[int, Progress]] = []
         self._places: dict[Partition, int] = {}
+        self._range_rest = 0
         self._unit = self._writing = self._redrive = self._saving = False
 
     def begin(self, fence: Sequence[Progress], *, redrive: bool = False) -> None:
@@ -216,13 +222,28 @@ class SqliteSession:
         return place
 
     def _marks(self, ids: Sequence[str]) -> dict[str, int]:
-        found: dict[str, int] = {}
+        found = self._marks_between(ids)
+        if found is not None:
+            return found
+        found = {}
         for start in range(0, len(ids), _SCREEN_MOST):
             part = ids[start : start + _SCREEN_MOST]
             size = 1 << (len(part) - 1).bit_length()  # few sizes, so that the statements stay prepared
             filled = (self._consumer, *part, *[None] * (size - len(part)))
             found.update(self._handle.all(_screen_sql(size), filled))
         return found
+
+    def _marks_between(self, ids: Sequence[str]) -> dict[str, int] | None:
+        """All marks from the least of the ids to the greatest, if they are few, as with ids that rise with time: one
+        range instead of a search for each. None: too many, look for each."""
+        if len(ids) < _RANGE_LEAST or self._range_rest > 0:
+            self._range_rest -= 1
+            return None
+        rows = self._handle.all(_SCREEN_RANGE, (self._consumer, min(ids), max(ids), len(ids)))
+        if len(rows) == len(ids):
+            self._range_rest = _RANGE_REST
+            return None
+        return dict(rows)
 
     def _versions(self, records: Sequence[Record]) -> dict[tuple[str, bytes], int]:
         found = {}
@@ -253,16 +274,7 @@ class SqliteSession:
                 self._mark_redriven(ending, place, now)
         else:
             if self.spec.inbox:
-                consumer, duplicate = self._consumer, Outcome.DUPLICATE
-                self._write_all(
-                    _MARK,
-                    [
-                        (consumer, r.id, e.outcome, places[(r.topic, r.partition)], r.offset, now)
-                        for e in endings
-                        if e.outcome is not duplicate
-                        for r in (e.record,)
-                    ],
-                )
+                self._write_all(_MARK, self._mark_rows(endings, places, now))
             for ending in endings:
                 if ending.outcome is Outcome.QUARANTINED:
                     place = places[(ending.record.topic, ending.record.partition)]
@@ -271,6 +283,22 @@ class SqliteSession:
             versions = evidence.applied_versions(endings)
             self._write_all(_VERSION, [(self._consumer, *place, version) for place, version in versions.items()])
         self._forget_attempts(endings, places)
+
+    def _mark_rows(self, endings: Sequence[Ending], places: dict[Partition, int], now: int) -> list[tuple[object, ...]]:
+        """A row for each ending but duplicates, which have theirs. Every record goes through this: keep it short."""
+        consumer, duplicate = self._consumer, Outcome.DUPLICATE
+        by_number = {number: place for (_, number), place in places.items()}
+        if len(by_number) == len(places):  # one topic, the usual case
+            return [
+                (consumer, (record := ending.record).id, outcome, by_number[record.partition], record.offset, now)
+                for ending in endings
+                if (outcome := ending.outcome) is not duplicate
+            ]
+        return [
+            (consumer, (record := e.record).id, e.outcome, places[(record.topic, record.partition)], record.offset, now)
+            for e in endings
+            if e.outcome is not duplicate
+        ]
 
     def _mark_redriven(self, ending: Ending, place: int, now: int) -> None:
         """The new ending takes the mark's place; the entry is settled, discarded, or held again."""
@@ -298,7 +326,8 @@ class SqliteSession:
                 self._handle.run_many(_FORGET, [(place, offset) for offset in known & ended])
 
     def _places_of(self, records: Sequence[Record]) -> dict[Partition, int]:
-        places = {key: self._place(*key) for key in {(record.topic, record.partition) for record in records}}
+        keys = set(map(_PARTITION, records))
+        places = {key: self._place(*key) for key in keys}
         if -1 in places.values():
             raise ContractError("a record is of a partition that was never acquired", field="endings")
         return places
