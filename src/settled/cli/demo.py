@@ -100,7 +100,7 @@ class _Lines:
         say(f"{time.monotonic() - self._began:6.1f} s  {text}")
 
     def progress(self, made: int, wanted: int) -> None:
-        if time.monotonic() - self._told >= PLAIN_EVERY_S:
+        if made and time.monotonic() - self._told >= PLAIN_EVERY_S:
             self._told = time.monotonic()
             self.say(f"{made:,} of {wanted:,} effects")
 

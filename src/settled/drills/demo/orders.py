@@ -13,7 +13,9 @@ from settled.drills.demo.stream import Payload
 from settled.record import Record
 from settled.store import Tx
 
-LEASE, EFFECT_TAIL = "2s", "1s"  # shorter than the contract's, so that a take-over is seen within seconds
+# What differs from the contract, so that a take-over is seen within seconds: when the dead worker is noticed, and how
+# many records of each of its partitions run one by one because one of them may have killed it.
+IN_A_HURRY = {"lease": "2s", "effect_tail": "1s", "group_size": {"records": 250}}
 EFFECTS, LOG = "effects.db", "log.db"
 TABLE = """
 CREATE TABLE IF NOT EXISTS reservation (
@@ -48,7 +50,7 @@ def app_in(folder: Path, kind: type[App] = App) -> App:
             contract,
             engine=f"sqlite:///{folder / LOG}",
             store=f"sqlite:///{folder / EFFECTS}",
-            delivery={"lease": LEASE, "effect_tail": EFFECT_TAIL},
+            delivery=IN_A_HURRY,
         )
     app.setup(set_up)
     app.handler(reserve)
