@@ -79,6 +79,12 @@ def publish(shop: Shop, first: int, count: int, **arguments: Any) -> None:
     app.close()
 
 
+def fails_on_e0_or_booms(tx: Tx, record: Record) -> None:
+    if record.id == "e0":
+        raise ValueError("no")
+    boom(tx, record)
+
+
 def main() -> None:
     global FOLDER
     given = json.loads(sys.argv[1])

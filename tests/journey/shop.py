@@ -88,7 +88,9 @@ class Shop:
             connection.close()
 
     def ids(self) -> list[str]:
-        """Event ids of the effects in the order in which they were made."""
+        """Event ids of the effects in the order in which they were made; none before there is a table of them."""
+        if not self.effects_file.exists() or not self.rows("SELECT 1 FROM sqlite_master WHERE name = 'effects'"):
+            return []
         return [row[0] for row in self.rows("SELECT event_id FROM effects ORDER BY n")]
 
     def close(self) -> None:

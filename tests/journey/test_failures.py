@@ -87,9 +87,7 @@ HEADERS = (("a", None), ("b", b""), ("", b"x"), ("c", b"\x00\x01"), ("x", b"1"),
 
 
 @pytest.mark.parametrize("key", [b"k", None, b""])
-def test_b024_b031_b032_nulls_and_repeated_headers_survive_quarantine_and_redrive(
-    shop: Shop, key: bytes | None
-) -> None:
+def test_b024_b031_b032_nulls_and_repeated_headers_survive_a_redrive(shop: Shop, key: bytes | None) -> None:
     mended = threading.Event()
     seen: list[Record] = []
 

@@ -91,18 +91,21 @@ class Worker:
         and a drain cannot end for it. Outages of engine or store are waited out, not raised, once the member joined.
         """
         self._start()
+        unreadable: list[Exception] = []
         try:
             while not self._stopping.is_set():
                 self._turn()
-                if drained is not None and self._is_quiet() and (self._unreadable() or self._asked(drained)):
-                    break
+                if drained is not None and self._is_quiet():
+                    unreadable = self._unreadable()
+                    if unreadable or self._asked(drained):
+                        break
             self._end()
         finally:
             self._leave()
         if self._crash is not None:
             raise self._crash
-        if drained is not None and not self._stopping.is_set():
-            self._raise_unreadable()
+        if unreadable:
+            raise unreadable[0]
 
     def _start(self) -> None:
         subscription, store = self._subscription, self._store
@@ -344,10 +347,6 @@ class Worker:
 
     def _unreadable(self) -> list[Exception]:
         return [found.stopped for found in self._ownership.assignments.values() if found.stopped is not None]
-
-    def _raise_unreadable(self) -> None:
-        for error in self._unreadable():
-            raise error
 
     def _end(self) -> None:
         """Let what runs end within the grace time, save all frontiers, give the partitions back."""
