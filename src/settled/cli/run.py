@@ -6,6 +6,7 @@ import enum
 import os
 import signal
 import sys
+import threading
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,6 +17,8 @@ from settled.cli.output import say
 if TYPE_CHECKING:
     from settled.app import App
     from settled.events import Event
+
+IDLE_TOLD_S = 2.0
 
 
 class Mode(enum.StrEnum):
@@ -48,7 +51,8 @@ def run(
         return
     _prepare(found)
     found.close()
-    code = _supervise(app, found, workers, mode, member)
+    addresses = [*(("--engine", engine) if engine else ()), *(("--store", store) if store else ())]
+    code = _supervise(app, workers, mode, member, addresses)
     if code:
         raise typer.Exit(code)
 
@@ -73,11 +77,20 @@ def _announce(app: App, workers: int, mode: Mode) -> None:
 
 def _prepare(app: App) -> None:
     """All that can be refused is refused before the first record: the contract, the handler, log and store."""
+    from settled.errors import ContractError, SettledError
     from settled.operations.findings import require_startable
 
     require_startable(app.contract, app.engine.capabilities)
-    app.worker()
-    _ = app.store
+    try:
+        app.worker()
+    except SettledError:
+        raise
+    except Exception as error:  # the user's own set-up, with whatever its driver raises
+        raise ContractError(
+            f"the app's set-up failed: {type(error).__name__}: {error}",
+            field="APP",
+            hint="mend its @app.setup function",
+        ) from error
 
 
 def _work(app: App, mode: Mode, member: str | None, *, quiet: bool) -> None:
@@ -96,26 +109,29 @@ def _work(app: App, mode: Mode, member: str | None, *, quiet: bool) -> None:
     narrator.sum_up()
 
 
-def _supervise(spec: str, app: App, workers: int, mode: Mode, member: str | None) -> int:
+def _supervise(spec: str, workers: int, mode: Mode, member: str | None, addresses: list[str]) -> int:
     from settled.operations.supervise import Supervisor
 
     commands = []
     for number in range(1, workers + 1):
         name = f"{member or 'worker'}-{number}"
         command = [sys.executable, "-m", "settled", "run", spec, "--supervised", "--mode", mode.value, "--member", name]
-        commands.append((name, [*command, "--engine", app.engine_url, "--store", app.store_url]))
+        commands.append((name, [*command, *addresses]))
     return Supervisor(commands, drain=mode is Mode.drain, say=lambda text: say(f"settled: {text}")).run()
 
 
 class _Narrator:
-    """Tells on standard error what a person wants to know of a running worker."""
+    """Tells on standard error what a person wants to know of a running worker. Idleness is told when it lasts: every
+    worker is idle for a moment, until the others have given it its share."""
 
     def __init__(self, name: str) -> None:
         self._name = name
+        self._idle: threading.Timer | None = None
         self._counts: dict[str, int] = {}
+        self._failures: set[str] = set()
 
     def hear(self, event: Event) -> None:
-        from settled.events import GapFound, PartitionChanged, Settled, StateChanged
+        from settled.events import AttemptFailed, GapFound, PartitionChanged, Settled, StateChanged
 
         match event:
             case Settled(counts=counts):
@@ -123,12 +139,28 @@ class _Narrator:
                     word = outcome.name.lower()
                     self._counts[word] = self._counts.get(word, 0) + count
             case StateChanged(state=state, why=why):
-                say(f"{self._name}: {state}" + (f": {why}" if why else ""))
+                self._state(state, why)
+            case AttemptFailed(record=record, failure=failure) if failure.fingerprint not in self._failures:
+                self._failures.add(failure.fingerprint)  # each kind once: a thousand equal ones tell no more
+                place = f"{record.topic}/{record.partition}@{record.offset}"
+                say(f"{self._name}: {place} failed ({failure.kind}): {failure.error}: {failure.message[:300]}")
             case PartitionChanged(topic=topic, partition=partition, change="stopped" | "lost" as change, why=why):
                 say(f"{self._name}: {topic}/{partition} {change}: {why}")
             case GapFound():
                 lost = event.next - event.first
                 say(f"{self._name}: {event.topic}/{event.partition}: gap of {lost} from {event.first} on")
+
+    def _state(self, state: str, why: str) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        text = f"{self._name}: {state}" + (f": {why}" if why else "")
+        if state != "idle":
+            say(text)
+            return
+        self._idle = threading.Timer(IDLE_TOLD_S, say, (text,))
+        self._idle.daemon = True
+        self._idle.start()
 
     def sum_up(self) -> None:
         told = ", ".join(f"{count:,} {word}" for word, count in sorted(self._counts.items())) or "nothing"

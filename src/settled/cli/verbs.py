@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from settled.cli import contract, demo, drill, publish, run, topic
+from settled.cli import contract, demo, doctor, init, log, publish, quarantine, run, status, store, topic
 
 
 def command() -> Any:
@@ -22,11 +22,24 @@ def command() -> Any:
     )
     app.callback()(_settled)
     app.command("demo")(demo.demo)
-    app.command("run")(run.run)
-    app.command("drill")(drill.drill)
-    app.command("publish")(publish.publish)
-    app.add_typer(topic.verbs, name="topic")
-    app.add_typer(contract.verbs, name="contract")
+    for name, verb in (
+        ("init", init.init),
+        ("publish", publish.publish),
+        ("run", run.run),
+        ("status", status.status),
+        ("doctor", doctor.doctor),
+        ("demo", demo.demo),
+    ):
+        app.command(name)(verb)
+    for name, verbs in (
+        ("topic", topic.verbs),
+        ("group", status.group_verbs),
+        ("contract", contract.verbs),
+        ("quarantine", quarantine.verbs),
+        ("store", store.verbs),
+        ("log", log.verbs),
+    ):
+        app.add_typer(verbs, name=name)
     return typer.main.get_command(app)
 
 

@@ -1,0 +1,159 @@
+"""settled status and settled group: how far every consumer is, and who works on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from settled.cli.options import ContractOption, EngineOption, OutputOption, StoreOption
+from settled.cli.output import emit, grid, line
+from settled.cli.times import age, at, size
+
+if TYPE_CHECKING:
+    from settled.operations.status import ConsumerStatus, Status
+
+group_verbs = typer.Typer(help="Consumer groups: members, partitions, lag.", no_args_is_help=True)
+
+BAD = "bold red"
+
+
+def status(
+    contract: ContractOption = None,
+    engine: EngineOption = None,
+    store: StoreOption = None,
+    output: OutputOption = None,
+) -> None:
+    """How far every consumer is, how records ended, what its workers say, what waits for people."""
+    found = _look(contract, None, engine, store)
+
+    def draw() -> Iterator[Any]:
+        if not found.consumers:
+            yield line("no group has ever joined this log")
+        for one in found.consumers:
+            yield from _screen(one)
+
+    emit(output, "status", {"read": at(found.read_us), "consumers": found.consumers}, draw=draw, rows="consumers")
+
+
+@group_verbs.command("ls")
+def ls(engine: EngineOption = None, store: StoreOption = None, output: OutputOption = None) -> None:
+    """List all groups with their lag."""
+    found = _look(None, None, engine, store)
+
+    def draw() -> Iterator[Any]:
+        yield grid(
+            ("group", "consumer", "state", ">members", ">idle", ">lag", "oldest"),
+            [
+                (
+                    *(one.group, one.consumer, one.state, len(one.members), sum(m.idle for m in one.members)),
+                    *(f"{one.lag_records:,}", age(one.oldest_age_s)),
+                )
+                for one in found.consumers
+            ],
+        )
+
+    emit(output, "groups", {"groups": [_summary(one) for one in found.consumers]}, draw=draw, rows="groups")
+
+
+@group_verbs.command("describe")
+def describe(
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group's name.")],
+    engine: EngineOption = None,
+    store: StoreOption = None,
+    output: OutputOption = None,
+) -> None:
+    """Members, and each partition's epoch, frontier, end, lag and age."""
+    from settled.errors import ContractError
+    from settled.record import checked_name
+
+    checked_name("group", group)
+    found = _look(None, group, engine, store)
+    if not found.consumers:
+        raise ContractError(f"there is no group {group!r}", field="group", value=group, hint="settled group ls")
+
+    def draw() -> Iterator[Any]:
+        for one in found.consumers:
+            yield line(f"{one.consumer}: {one.state}, {one.lag_records:,} records behind")
+            yield from _partitions(one)
+            yield from _members(one)
+
+    emit(output, "group", {"group": group, "consumers": found.consumers}, draw=draw, rows="consumers")
+
+
+def _look(contract: str | None, group: str | None, engine: str | None, store: str | None) -> Status:
+    from settled.cli.opening import engine_address, opened_engine, opened_store_or_none, source, store_address
+    from settled.operations import status as operation
+
+    stated = source(contract) if contract is not None else None
+    app = stated.app if stated else None
+    with (
+        opened_engine(engine_address(engine, app)) as log,
+        opened_store_or_none(store_address(store, app)) as effects,
+    ):
+        return operation.status(log, effects, stated.contract if stated else None, group)
+
+
+def _screen(one: ConsumerStatus) -> Iterator[Any]:
+    oldest = f", the oldest for {age(one.oldest_age_s)}" if one.oldest_age_s is not None else ""
+    yield line(f"{one.consumer}: {one.state}, {one.lag_records:,} records behind{oldest}", "bold")
+    if one.state == "ahead":
+        yield line("  the store is ahead of the log: they do not belong together, see `settled doctor`", BAD)
+    if one.outage:
+        yield line(f"  waiting: {one.outage}", BAD)
+    told = ", ".join(f"{count:,} {name}" for name, count in one.outcomes.items()) or "nothing yet"
+    yield line(f"  settled: {told}")
+    if one.held or one.requested:
+        yield line(f"  quarantine: {one.held:,} held, {one.requested:,} redrives asked for", BAD if one.held else "")
+    for gap in one.gaps:
+        lost = gap.next_offset - gap.first
+        yield line(f"  gap: {gap.topic}/{gap.partition} lost {lost:,} records from {gap.first} on", BAD)
+    yield from _partitions(one)
+    yield from _members(one)
+    if one.workers:
+        yield grid(
+            ("worker", "host", ">pid", "state", "why", "said"),
+            [(w.member, w.host, w.pid, w.state, w.why, at(w.updated_us)) for w in one.workers],
+        )
+
+
+def _partitions(one: ConsumerStatus) -> Iterator[Any]:
+    if one.partitions:
+        yield grid(
+            ("topic", ">partition", "state", ">epoch", ">frontier", ">end", ">lag", ">about", "oldest"),
+            [
+                (
+                    *(p.topic, p.partition, p.state, p.epoch, "-" if p.frontier is None else p.frontier, p.end),
+                    *(f"{p.records:,}", size(p.bytes_about), age(p.oldest_age_s)),
+                )
+                for p in one.partitions
+            ],
+        )
+
+
+def _members(one: ConsumerStatus) -> Iterator[Any]:
+    if one.members:
+        yield grid(
+            ("member", "host", ">pid", "partitions", ">lease left"),
+            [
+                (
+                    *(m.member, m.host, m.pid),
+                    "idle: others have all partitions" if m.idle else " ".join(f"{t}/{p}" for t, p in m.partitions),
+                    age(m.lease_left_s),
+                )
+                for m in one.members
+            ],
+        )
+
+
+def _summary(one: ConsumerStatus) -> dict[str, Any]:
+    return {
+        "group": one.group,
+        "consumer": one.consumer,
+        "state": one.state,
+        "members": len(one.members),
+        "idle_members": sum(member.idle for member in one.members),
+        "lag_records": one.lag_records,
+        "oldest_age_s": one.oldest_age_s,
+    }

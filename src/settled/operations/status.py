@@ -1,0 +1,155 @@
+"""One look at everything: per consumer how far it is, how records ended, what its workers say, what waits for people.
+
+Consumers are those that the store knows, those of the engine's groups that the store does not know, and the one of the
+contract that was named, also when nothing of it ever ran.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from settled import clock
+from settled.contract import specs
+from settled.contract.model import Contract
+from settled.engine import Engine, GroupInfo, TopicInfo
+from settled.operations.lag import PartitionLag, lags
+from settled.store import Gap, Position, Selection, Store, WorkerReport
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """A member of a group, as the engine sees it. `idle`: it has no partition, since others have them all."""
+
+    member: str
+    host: str
+    pid: int
+    partitions: list[tuple[str, int]]
+    lease_left_s: float
+    idle: bool
+
+
+class ConsumerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A consumer as a whole.
+
+    state      never-started, settled, behind, ahead or unreadable: the worst of its partitions
+    outcomes   how many records ended how (marks that are still held)
+    outage     what a worker waits for, in its words; empty: nothing
+    """
+
+    consumer: str
+    group: str
+    state: str
+    lag_records: int
+    oldest_age_s: float | None
+    partitions: list[PartitionLag]
+    outcomes: dict[str, int]
+    held: int  # in quarantine
+    requested: int  # redrives asked for and not done
+    gaps: list[Gap]
+    members: list[Member]
+    workers: list[WorkerReport]
+    outage: str
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """`read_us` is when it was read; `store` is false when nothing was ever settled there."""
+
+    read_us: int
+    store: bool
+    consumers: list[ConsumerStatus]
+
+
+_WORST = ("ahead", "unreadable", "behind", "never-started", "settled")
+
+
+def status(engine: Engine, store: Store | None, contract: Contract | None = None, group: str | None = None) -> Status:
+    """All consumers, or the contract's, or those of one group."""
+    positions: dict[str, list[Position]] = {}
+    for consumer, position in store.positions() if store is not None else ():
+        positions.setdefault(consumer, []).append(position)
+    groups = {info.group: info for info in engine.groups()}
+    infos = {info.spec.name: info for info in engine.topics()}  # after the positions: frontiers before ends
+    wanted = _wanted(positions, groups, contract)
+    found = [
+        _consumer(engine, store, name, of_group, topics, positions.get(name, []), groups.get(of_group), infos)
+        for name, (of_group, topics) in sorted(wanted.items())
+        if group in (None, of_group)
+    ]
+    return Status(read_us=clock.wall_us(), store=store is not None, consumers=found)
+
+
+def _wanted(
+    positions: dict[str, list[Position]], groups: dict[str, GroupInfo], contract: Contract | None
+) -> dict[str, tuple[str, set[str]]]:
+    """Consumers with their group and topics. A consumer is called after its group, or group/topic."""
+    if contract is not None:
+        spec = specs.consumer_spec(contract)
+        return {spec.consumer: (contract.delivery.group, {contract.transport.topic})}
+    wanted = {name: (name.partition("/")[0], {held.topic for held in places}) for name, places in positions.items()}
+    known = {of_group for of_group, _ in wanted.values()}
+    for name, info in groups.items():
+        if name not in known:
+            wanted[name] = (name, {topic for topic, _ in info.epochs})
+        elif name in wanted:
+            wanted[name][1].update(topic for topic, _ in info.epochs)
+    return wanted
+
+
+def _consumer(
+    engine: Engine,
+    store: Store | None,
+    name: str,
+    group: str,
+    topics: set[str],
+    positions: list[Position],
+    info: GroupInfo | None,
+    infos: dict[str, TopicInfo],
+) -> ConsumerStatus:
+    parts: list[PartitionLag] = []
+    for topic in sorted(topics):
+        held = {position.partition: position for position in positions if position.topic == topic}
+        parts += lags(engine, infos[topic], held) if topic in infos else []
+    ages = [part.oldest_age_s for part in parts if part.oldest_age_s is not None]
+    workers = store.reports(name) if store is not None else []
+    waiting = [worker.why for worker in workers if worker.state == "waiting"]
+    return ConsumerStatus(
+        consumer=name,
+        group=group,
+        state=_state(parts, started=bool(positions)),
+        lag_records=sum(part.records for part in parts),
+        oldest_age_s=max(ages, default=None),
+        partitions=parts,
+        outcomes=_outcomes(store, name),
+        held=_count(store, name, "held"),
+        requested=_count(store, name, "requested"),
+        gaps=store.gaps(name) if store is not None else [],
+        members=_members(info),
+        workers=workers,
+        outage=waiting[0] if waiting else "",
+    )
+
+
+def _state(parts: list[PartitionLag], *, started: bool) -> str:
+    states = {part.state for part in parts}
+    if started:
+        states.discard("never-started")  # a partition of a grown topic that no worker has taken yet
+        if any(part.state == "never-started" and part.records for part in parts):
+            states.add("behind")
+    return next((state for state in _WORST if state in states), "settled" if started else "never-started")
+
+
+def _outcomes(store: Store | None, consumer: str) -> dict[str, int]:
+    tally = store.tally(consumer) if store is not None else {}
+    return {outcome.name.lower(): count for outcome, count in sorted(tally.items())}
+
+
+def _count(store: Store | None, consumer: str, state: str) -> int:
+    if store is None:
+        return 0
+    return len(store.quarantine.select(Selection(consumer=consumer, states=(state,))))
+
+
+def _members(info: GroupInfo | None) -> list[Member]:
+    return [
+        Member(**msgspec.structs.asdict(member), idle=not member.partitions)
+        for member in (info.members if info is not None else [])
+    ]
