@@ -181,17 +181,23 @@ def _set_pragmas(connection: apsw.Connection) -> None:
             raise Refused(f"PRAGMA {name} is {found[0][0]} after it was set to {value}", hint="use apsw's own wheel")
 
 
-def _refuse_network(file: Path) -> None:
-    """SQLite's locks do not hold on network file systems."""
+def file_system(folder: Path) -> str:
+    """The kind of file system that holds `folder`, as the kernel calls it; empty where it cannot be known."""
     mounts = Path("/proc/self/mountinfo")
     if not mounts.exists():
-        return
-    folder, best, kind = file.parent.resolve(), "", ""
+        return ""
+    folder, best, kind = folder.resolve(), "", ""
     for line in mounts.read_text(errors="replace").splitlines():
         left, _, right = line.partition(" - ")
         mount = left.split(" ")[4].replace("\\040", " ")
         if folder.is_relative_to(mount) and len(mount) >= len(best):
             best, kind = mount, right.split(" ")[0]
+    return kind
+
+
+def _refuse_network(file: Path) -> None:
+    """SQLite's locks do not hold on network file systems."""
+    kind = file_system(file.parent)
     if kind in NETWORK_SYSTEMS:
         raise Refused(
             f"{file} is on a network file system ({kind}), where SQLite's locks do not hold",

@@ -259,6 +259,10 @@ class Store(Protocol):
         a schema newer than this release."""
         ...
 
+    def schema_sql(self) -> str:
+        """What `migrate` runs on an empty database, as one script for people who run it themselves. Writes nothing."""
+        ...
+
     def prepare(self, setup: Callable[[Tx], None]) -> None:
         """Run the user's own set-up in one transaction, one process at a time."""
         ...
