@@ -178,9 +178,15 @@ class App:
     ) -> Receipt:
         """Publish one message and wait until it is accepted at the contract's durability point.
 
-        `value` and `key` may be bytes, text (sent as UTF-8) or none; any other value is sent as JSON. Raises
-        InvalidMessage, TooLarge, Unavailable.
+        `value` and `key` may be bytes, text (sent as UTF-8) or none; any other value is sent as JSON, and its fields
+        named by the contract's transport.key and transport.version are the key and the version unless these are
+        given. Raises InvalidMessage, TooLarge, Unavailable.
         """
+        transport = self.contract.transport
+        if key is None:
+            key = _text(_field(value, transport.key))
+        if version is None:
+            version = _field(value, transport.version)
         return self.send(
             Message(
                 topic=self.contract.transport.topic,
@@ -252,6 +258,17 @@ def _contract(
     if not isinstance(contract, Contract):
         contract = load(Path(contract))
     return with_changes(contract, stated) if stated else contract
+
+
+def _field(value: Any, name: str | None) -> Any:
+    """The field of a value that is not bytes or text yet; none if it has no such field."""
+    if name is None or value is None or isinstance(value, bytes | str):
+        return None
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+
+
+def _text(found: Any) -> bytes | str | None:
+    return found if found is None or isinstance(found, bytes | str) else str(found)
 
 
 def _bytes(part: Any) -> bytes | None:

@@ -100,7 +100,7 @@ class GroupSize(msgspec.Struct, frozen=True, kw_only=True):
     linger           seconds to wait for a fuller group; 0 takes what is there
     """
 
-    records: Count = 1000
+    records: Count = 400
     bytes: Bytes = 8 * 2**20
     target: Duration = 0.020
     linger: Pause = 0.0
@@ -131,7 +131,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     group            the group's name; `<name>-v<version>` unless stated
     ordering         key: records of one key in order, one at a time; none: no order is needed
     consumers        how many processes are meant to run
-    concurrency      effects side by side in one process
+    concurrency      effects side by side in one process; none: 4 where the store runs transactions in parallel, else 1
     process_budget   bytes that one process may hold in all
     lease            seconds of silence after which a member's partitions go to others, by the engine's clock
     effect_tail      seconds that an effect takes at the longest (p99.9)
@@ -142,7 +142,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     group: Name = ""
     ordering: Literal["key", "none"] = "key"
     consumers: Count = 1
-    concurrency: Count = 1
+    concurrency: Count | None = None
     group_size: GroupSize = GroupSize()
     in_flight: InFlight = InFlight()
     process_budget: Size = 256 * 2**20
@@ -198,7 +198,7 @@ class Eviction(msgspec.Struct, frozen=True, kw_only=True):
     """What quarantining costs: `burst` without any success, then one for each `per_successes` settled records."""
 
     burst: Allowance = 10
-    per_successes: Count = 100
+    per_successes: Count = 20
 
 
 class Poison(msgspec.Struct, frozen=True, kw_only=True):

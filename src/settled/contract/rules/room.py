@@ -44,7 +44,7 @@ def _group(contract: Contract, _: Capabilities | None) -> Told:
     "More effects are to run side by side than records may be in flight.",
 )
 def _concurrency(contract: Contract, _: Capabilities | None) -> Told:
-    effects, held = contract.delivery.concurrency, contract.delivery.in_flight.records
+    effects, held = contract.delivery.concurrency or 1, contract.delivery.in_flight.records
     if effects <= held:
         return None
     return f"{effects} effects side by side, {held} records in flight", "lower delivery.concurrency"

@@ -61,6 +61,7 @@ _VERSION_OF = (
 _PARTITION = attrgetter("topic", "partition")
 _SCREEN_MOST = 1024
 _SCREEN_RANGE = "SELECT event_id, outcome FROM settled_inbox WHERE consumer_id = ? AND event_id BETWEEN ? AND ? LIMIT ?"
+_RANGE_MOST = 3  # marks for each id that a range may bring and still be cheaper
 _RANGE_LEAST = 16  # ids from which on a range is worth a try
 _RANGE_REST = 50  # screenings for which it is not tried again after it found too many
 
@@ -239,8 +240,8 @@ class SqliteSession:
         if len(ids) < _RANGE_LEAST or self._range_rest > 0:
             self._range_rest -= 1
             return None
-        rows = self._handle.all(_SCREEN_RANGE, (self._consumer, min(ids), max(ids), len(ids)))
-        if len(rows) == len(ids):
+        rows = self._handle.all(_SCREEN_RANGE, (self._consumer, min(ids), max(ids), _RANGE_MOST * len(ids)))
+        if len(rows) == _RANGE_MOST * len(ids):
             self._range_rest = _RANGE_REST
             return None
         return dict(rows)
