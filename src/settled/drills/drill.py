@@ -1,5 +1,6 @@
 """A drill: a round of deaths for each window, then a verdict. Windows run side by side, each on fresh databases of its
-own, unless the caller names an engine or a store: then one after the other, on those.
+own unless the caller names some; a SQLite file that is named takes one window after the other. Each window has a topic
+and a group of its own, so that a drill never publishes among the records of others.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Drill(msgspec.Struct, frozen=True, kw_only=True):
     engine, store  addresses; none: fresh SQLite files
     folder         where databases and histories go; none: a temporary folder, kept only if something failed
     seed           repeats a plan; none: a new one
-    at_once        how many windows side by side
+    at_once        how many windows side by side, at most
     yes            also on databases that hold other data
     command        starts the fork server
     changes        sections of the contract that are stated differently meanwhile
@@ -80,10 +81,10 @@ def run(drill: Drill, *, told: Callable[[Row], None] = lambda row: None) -> Repo
     names = _chosen(drill, contract)
     _refuse_other_data(drill, contract)
     folder = drill.folder or Path(tempfile.mkdtemp(prefix="settled-drill-"))
-    shared = bool(drill.engine or drill.store)
+    one_file = drill.engine.startswith("sqlite:") or drill.store.startswith("sqlite:")
     with Crew(drill.command) as processes:
         task = _Task(drill, seed, folder, processes, contract.delivery.mode, told)
-        with ThreadPoolExecutor(1 if shared else max(1, drill.at_once)) as pool:
+        with ThreadPoolExecutor(1 if one_file else max(1, drill.at_once)) as pool:
             rows = list(pool.map(task.row, range(len(names)), names))
     failed = any(each.failed for each in rows)
     if drill.folder is None and not failed:
@@ -104,7 +105,11 @@ class _Task:
     def row(self, number: int, name: str) -> Row:
         drill, began = self._drill, time.monotonic()
         folder = self._folder / name
-        changes = _merged(drill.changes, KEPT_SMALL) if name == "retention-uncommitted" else dict(drill.changes)
+        prefix = f"drill-{self._seed}-{number}"
+        apart = {"transport": {"topic": prefix}, "delivery": {"group": prefix}}  # never among the application's own
+        changes = _merged(drill.changes, apart)
+        if name == "retention-uncommitted":
+            changes = _merged(changes, KEPT_SMALL)
         chance = random.Random(f"{self._seed}:{name}")
         with World(
             self._crew,
@@ -113,7 +118,7 @@ class _Task:
             engine=drill.engine,
             store=drill.store,
             changes=changes,
-            prefix=f"drill-{self._seed}-{number}-",
+            prefix=f"{prefix}-",
             records=drill.records,
         ) as world:
             if name in NAMED:

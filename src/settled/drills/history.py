@@ -24,7 +24,7 @@ class Event(msgspec.Struct, omit_defaults=True, kw_only=True):
     deliver      a handler is about to run: id, partition, offset, key, digest, epoch
     effect       a row of the side table: as deliver, and `n`, its place in the order of insertion
     ended        what the inbox (or the quarantine) says at the end: id, outcome
-    entry        a quarantine entry at the end: id, outcome is its state
+    entry        a quarantine entry at the end: id, outcome is its state, note says why it is there
     settled      a group's endings became durable: counts
     owner        a partition changed hands here: partition, epoch, outcome is the change
     frontier     as seen in the store: partition, offset, epoch; `missing`: offsets below it that have no ending

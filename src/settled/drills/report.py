@@ -13,6 +13,7 @@ from settled.windows import WINDOWS
 
 ORDER_KINDS = frozenset({"order", "send-order", "stale-epoch"})
 REPAIR = {window.name: window.repair for window in WINDOWS}
+OWN_REJECT = "settled.errors.Reject: the drill rejects this record"
 SHOWN = 5  # violations told in words for each window
 
 
@@ -92,9 +93,17 @@ def row(
         repaired_by=REPAIR.get(window, "the next owner, by the fence and the frontier in the effect store"),
         seconds=round(seconds, 2),
         violations=list(violations),
-        note=note,
+        note="; ".join(part for part in (note, _unasked(history)) if part),
         kept=kept,
     )
+
+
+def _unasked(history: Sequence[Event]) -> str:
+    """A word on records that the application itself could not settle."""
+    entries = [event for event in history if event.what == "entry" and not event.note.startswith(OWN_REJECT)]
+    if not entries:
+        return ""
+    return f"{len(entries)} records went to quarantine by the application's own fault, the first for {entries[0].note}"
 
 
 def resumes(history: Sequence[Event]) -> list[Event]:

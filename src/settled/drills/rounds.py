@@ -42,6 +42,8 @@ class Round:
         self._deadline = 0.0
         self._workers: list[Process] = []
         self._until: dict[int, float] = {}  # order number -> when this worker is killed or stopped from outside
+        self._progress: tuple[int, ...] = ()
+        self._progressed = 0.0
         self._accept = world.folder / "accept"
 
     def run(self) -> None:
@@ -119,8 +121,15 @@ class Round:
             died = self._reap()
             if died:
                 self.world.snapshot()
-            elif self.world.settled() and not self._feed():
+            elif self._hangs() or (self.world.settled() and not self._feed()):
                 break
+
+    def _hangs(self) -> bool:
+        """Whether for longer than the last records may take nothing died and no frontier moved."""
+        now, progress = time.monotonic(), (self.deaths, *self.world.frontiers())
+        if progress != self._progress:
+            self._progress, self._progressed = progress, now
+        return now - self._progressed > self.world.lease_s + SETTLE_S
 
     def _death(self) -> Death | None:
         """Where the next worker dies. Suspects are there only after another worker died."""
@@ -203,7 +212,7 @@ class Round:
         quarantine.request(numbers, reason="drill", who="drill")
         while self.deaths < self.kills and not self._late() and self._requested():
             if not self._workers:
-                self._start_worker(Death(window=self.window, nth=self.chance.randint(1, 2)))
+                self._start_worker(Death(window=self.window))
             world.crew.wait(self._workers, TICK_S)
             if self._reap():
                 world.snapshot()

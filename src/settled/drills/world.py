@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from settled.outcome import Outcome
 from settled.record import Message, Record
 from settled.store import Selection
 
-PUBLISH_S = 60.0
+PUBLISH_S, PUBLISH_TRIES = 60.0, 4
 QUICK: dict[str, Any] = {  # what a drill states differently from the user's contract
     "delivery": {"lease": "300ms", "grace": "2s", "group_size": {"records": 8}},
     "producer": {"batch": {"time": "1ms"}},
@@ -96,8 +95,7 @@ class World:
         all is accepted. Returns how often it died."""
         for message in messages:
             self.sent[message.id] = message
-        plan, left, died = iter(deaths), list(messages), 0
-        deadline = time.monotonic() + PUBLISH_S
+        plan, left, died, failed = iter(deaths), list(messages), 0, 0
         while left:
             with tempfile.NamedTemporaryFile(dir=self.folder, suffix=".messages", delete=False) as file:
                 file.write(b"\n".join(msgspec.json.encode(message) for message in left))
@@ -107,7 +105,8 @@ class World:
             died += process.killed
             accepted = self._accepted(process.pid)
             left = [message for message in left if message.id not in accepted]
-            if left and not process.killed and time.monotonic() > deadline:
+            failed = 0 if accepted or process.killed else failed + 1
+            if left and failed >= PUBLISH_TRIES:
                 raise Unavailable(f"publishing ends with code {process.code}", hint=f"see {self.folder}/output.log")
         return died
 
@@ -136,6 +135,10 @@ class World:
     def settled(self) -> bool:
         """Whether all that the topic holds is settled."""
         return is_drained(self.engine, self.store, self.contract)()
+
+    def frontiers(self) -> list[int]:
+        """Where the consumer stands in each partition."""
+        return [position.frontier for _, position in self.store.positions(self.consumer)]
 
     def snapshot(self) -> None:
         """Write down the frontiers, and whether all below them has ended."""
@@ -192,7 +195,9 @@ class World:
         quarantine = self.store.quarantine
         entries = quarantine.entries(quarantine.select(Selection(consumer=self.consumer, states=())))
         mine = [entry for entry in entries if entry.record.id.startswith(self.prefix)]
-        self.writer.write_all(Event(what="entry", id=entry.record.id, outcome=entry.state) for entry in mine)
+        for entry in mine:
+            why = f"{entry.failure.error}: {entry.failure.message}"
+            self.writer.write(Event(what="entry", id=entry.record.id, outcome=entry.state, note=why))
         if self.contract.delivery.mode == "effectively-once":
             records = [_named(message) for message in self.sent.values()]
             outcomes = self._session.settled(records) if records else []
