@@ -85,6 +85,17 @@ def fails_on_e0_or_booms(tx: Tx, record: Record) -> None:
     boom(tx, record)
 
 
+def fails_then_dies(tx: Tx, record: Record) -> None:
+    """Fails at first, and kills its worker when it is tried again."""
+    if record.value != b"boom":
+        insert(tx, record)
+        return
+    note("starts", record.id)
+    if len(Path(FOLDER / "starts").read_text().splitlines()) == 1:
+        raise ValueError("no")
+    boom(tx, record)
+
+
 def main() -> None:
     global FOLDER
     given = json.loads(sys.argv[1])

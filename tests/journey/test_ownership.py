@@ -126,6 +126,23 @@ def test_b023_a_killer_far_beyond_a_head_that_waits(shop: Shop) -> None:
     assert Counter(shop.ids()) == {f"e{number}": 1 for number in range(1, 1500) if number != 1400}
 
 
+def test_b023_a_retry_that_kills(shop: Shop) -> None:
+    """What was a failure first and is then fatal: its retry runs alone, and is counted, once a worker died."""
+    app = shop.app()
+    app.publish(b"boom", key="a", id="boom")
+    for number in range(30):
+        app.publish(b"x", key=f"k{number % 7}", id=f"e{number}")
+    app.publish(b"x", key="a", id="after")
+    codes: list[int] = []
+    while not codes or codes[-1]:
+        assert len(codes) < 8
+        codes.append(ended(shop.process("fails_then_dies", drain=True))[0])
+    assert len(shop.lines("booms")) <= 3
+    assert len(set(shop.ids())) == len(shop.ids()) == 31
+    [number] = app.store.quarantine.select(Selection())
+    assert app.store.quarantine.entry(number).failure.kind is FailureClass.WORKER_LOST
+
+
 def test_a_killed_worker_is_followed_and_nothing_is_lost_or_doubled(shop: Shop) -> None:
     app = shop.app(partitions=4)
     for number in range(400):

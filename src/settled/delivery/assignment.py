@@ -33,7 +33,8 @@ class Assignment:
     """The state of an owned partition.
 
     attempts        what is durable about records that failed or are suspected, by offset
-    suspects_left   how many of the next received records may have been in flight in a process that died
+    suspects_left   how many more of the next records that have not ended may have been running in a process that died
+    suspects_end    the log's end when the partition was taken over from it: what came later was not in its hands
     parked          keys of which a record is in quarantine and the contract says `park`
     endings, charges   decided and not yet durable; they go with the next group
     stopped         why no more of it is fetched
@@ -47,7 +48,7 @@ class Assignment:
         self.committed = -1
         self.attempts: dict[int, Attempts] = {}
         self.held: dict[int, Held] = {}
-        self.suspects_left = 0
+        self.suspects_left = self.suspects_end = 0
         self.suspects: list[Record] = []
         self.parked: set[bytes] = set()
         self.endings: list[Ending] = []
@@ -65,6 +66,11 @@ class Assignment:
     def suspicious(self) -> bool:
         """Suspects run or wait to run, each alone: nothing else of it may run meanwhile."""
         return self.suspects_running or bool(self.suspects)
+
+    @property
+    def cleared(self) -> bool:
+        """Nothing of it is suspected of having killed a worker any more."""
+        return not self.suspicious and (not self.suspects_left or self.frontier.next_offset >= self.suspects_end)
 
     @property
     def idle(self) -> bool:
@@ -89,11 +95,10 @@ class Assignment:
             known = self.attempts.get(record.offset)
             if known is not None and not known.suspect:
                 failed.append(record)
-            elif self.suspects_left or known is not None:
+            elif known is not None or (self.suspects_left and record.offset < self.suspects_end):
                 self.suspects.append(record)
             else:
                 rest.append(record)
-            self.suspects_left = max(0, self.suspects_left - 1)
         return rest, failed
 
     def take_suspects(self) -> list[Record]:
@@ -101,9 +106,18 @@ class Assignment:
         chunk: list[Record] = []
         while self.suspects and len(chunk) < SUSPECT_CHUNK:
             record = self.suspects.pop(0)
-            if not self.lanes.wait_behind(record):
+            if record.offset in self.held or not self.lanes.wait_behind(record):
                 chunk.append(record)
         return chunk
+
+    def suspects_ran(self, records: int) -> None:
+        """So many suspects ran, and the worker lives. Once as many ran as it can have had running, the rest is free,
+        except behind one that is on record."""
+        self.suspects_left = max(0, self.suspects_left - records)
+        if self.suspects_left or any(record.offset in self.attempts for record in self.suspects):
+            return
+        self.lanes.put_first([record for record in self.suspects if not self.lanes.wait_behind(record)])
+        self.suspects = []
 
     @property
     def unsaved(self) -> bool:
@@ -157,4 +171,7 @@ class Assignment:
         self.lanes.give_back(fresh, held=self.held_keys() | busy)
 
     def give_back_suspects(self, records: Sequence[Record]) -> None:
-        self.suspects[:0] = records
+        for record in records:
+            if record.offset in self.held:
+                self.held[record.offset].running = False
+        self.suspects[:0] = [record for record in records if record.offset not in self.held]

@@ -173,13 +173,19 @@ class Attempt:
 
     def _alone(self, group: Group) -> Report:
         """Suspects: which of them are about to start is durable first, then each runs in a transaction of its own, in
-        order. If the process dies, the first that is still suspected is the one that ran."""
+        order. If the process dies, the first that is still suspected is the one that ran. Those that had ended before
+        need no run."""
         total = Report(group, [], [], [])
         part = next(iter(group.parts.values()))
-        if group.charges:
-            self._session.charge(part.now, group.charges)
+        ended = self._ended_before(group)
+        charges = [(record, attempts) for record, attempts in group.charges if id(record) not in ended]
+        if charges:
+            self._session.charge(part.now, charges)
             windows.reach("suspects-recorded")
         while not (total.failures or total.fault) and (claimed := group.claim(1)):
+            if id(claimed[0]) in ended:
+                total.endings.append(Ending(claimed[0], Outcome.DUPLICATE))
+                continue
             single = Group(claimed, {key: Part(each.now, each.now) for key, each in group.parts.items()})
             report = self._guarded(single, self._settle_group)
             total.endings += report.endings
@@ -188,6 +194,12 @@ class Attempt:
             total.fault = report.fault
         total.returned += group.withdraw()
         return total
+
+    def _ended_before(self, group: Group) -> set[int]:
+        if self._mode != "effectively-once":
+            return set()
+        outcomes = self._session.settled(group.records)
+        return {id(record) for record, outcome in zip(group.records, outcomes, strict=True) if outcome is not None}
 
     def _settle_group(self, group: Group) -> Report:
         if self._mode == "at-most-once":

@@ -162,6 +162,7 @@ class Dispatch:
             self._suspects()
             or self._redrive()
             or self._due(now)
+            or self._suspects()
             or self._apart()
             or self._ready(now)
             or self._unsaved(now)
@@ -247,7 +248,10 @@ class Dispatch:
             for held in found.held.values():
                 if held.due <= now and not held.running:
                     held.running = True
-                    return self._group({found.place: [held.record]})
+                    if held.record.offset >= found.suspects_end:
+                        return self._group({found.place: [held.record]})
+                    found.suspects.insert(0, held.record)  # its retry may be what the worker before died of
+                    break
         return None
 
     def _apart(self) -> Group | None:

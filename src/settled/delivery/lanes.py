@@ -36,6 +36,10 @@ class Lanes:
         """Newly received records, offsets rising."""
         self._ready.extend(records)
 
+    def put_first(self, records: Sequence[Record]) -> None:
+        """Records that come before all that is ready, offsets rising."""
+        self._ready.extendleft(reversed(records))
+
     def take(self, most: int) -> list[Record]:
         """Up to `most` records that may run together in one group, in order; their keys are busy from now on."""
         ready, waiting = self._ready, self._waiting

@@ -87,6 +87,8 @@ class Ownership:
             topic, partition, epoch, position.frontier, position.witness, ordered=self._subscription.ordered
         )
         self._recall(found, clean=assigned.clean)
+        if not assigned.clean:
+            found.suspects_left, found.suspects_end = self._suspects, assigned.end
         self._events.tell(PartitionChanged(self._name, topic, partition, epoch, "assigned"))
         return found
 
@@ -97,8 +99,6 @@ class Ownership:
         if suspected and not clean:
             first = min(suspected)  # suspects run in order, each alone: the first that is left is the one that ran
             known[first] = _one_more(known[first], self._store.clock_us())
-        if not clean:
-            found.suspects_left = self._suspects
         found.attempts = known
         if self._subscription.retry.then == "park":
             found.parked = self._store.parked(self._name, found.topic, found.partition)
@@ -107,8 +107,8 @@ class Ownership:
         """Another member needs it: `release_revoked` gives it up once nothing of it runs."""
         if place in self.assignments:
             self.assignments[place].revoking = True
-        elif self._wanted.pop(place, None) is not None:
-            self._consumer.release(*place)
+        elif (wanted := self._wanted.pop(place, None)) is not None:
+            self._consumer.release(*place, clean=wanted.clean)
 
     def release_revoked(self) -> None:
         """Give back what is revoked and has nothing running or undecided."""
@@ -122,7 +122,7 @@ class Ownership:
         self._commit([found])
         self._drop(place)
         windows.reach("partition-unreleased")
-        self._consumer.release(*place, clean=clean)
+        self._consumer.release(*place, clean=clean and found.cleared)
         self._events.tell(PartitionChanged(self._name, *place, found.epoch, "released"))
 
     def lose(self, place: Partition, why: str) -> None:

@@ -63,6 +63,10 @@ class Reckoning:
         for record, failure in report.failures:
             self._fail(group, record, failure, owned)
         self._return(report, owned)
+        if group.suspects:
+            ran = sum(ending.outcome is not Outcome.DUPLICATE for ending in report.endings) + len(report.failures)
+            for found in owned.values():
+                found.suspects_ran(ran)
         if durable:
             counts = Counter(map(_OUTCOME, durable))
             self._judge.succeeded(counts[Outcome.APPLIED])
