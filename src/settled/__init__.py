@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from settled import inbox
     from settled.app import App
     from settled.errors import (
         CommitUnknown,
@@ -48,8 +49,10 @@ __all__ = [
     "Tx",
     "Unavailable",
     "Unsupported",
+    "inbox",
 ]
 
+_MODULES = frozenset({"inbox"})  # names that are modules
 _ROOMS = {
     "App": "settled.app",
     "Outcome": "settled.outcome",
@@ -62,6 +65,8 @@ _ROOMS = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'settled' has no attribute {name!r}")
+    if name in _MODULES:
+        return importlib.import_module(f"settled.{name}")
     value = getattr(importlib.import_module(_ROOMS.get(name, "settled.errors")), name)
     globals()[name] = value
     return value

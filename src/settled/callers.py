@@ -8,10 +8,11 @@ parameter, tables `settled_name`.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from settled.errors import ContractError, Refused, SettledError, Unavailable, Unsupported
 
@@ -22,7 +23,7 @@ NOW: dict[str, str] = {  # the database's clock, microseconds since 1970 in UTC
     "postgresql": "(extract(epoch FROM statement_timestamp()) * 1000000)::bigint",
 }
 KNOWN = "psycopg, sqlite3, apsw, SQLAlchemy 2 or Django"
-_TABLE = re.compile(r"\bsettled_(\w+)\b")
+_TABLE = re.compile(r"\bsettled_(?!us\b)(\w+)\b")  # settled_us is a column
 _TABLES = "SELECT 1 FROM sqlite_master WHERE name = 'settled_meta'"
 _PASSING_CLASSES = frozenset({"08", "40", "53", "57", "58"})  # connection, rollback, resources, intervention, system
 _PASSING_STATES = frozenset({"55P03", "25P03", "25006"})
@@ -52,7 +53,14 @@ class Caller:
         """Raises Refused when no transaction is open (or none that could still be committed)."""
         fault = self._fault()
         if fault:
-            self._refuse(fault)
+            raise Refused(f"the {type(self.handle).__name__} {fault}; nothing was written", hint=self.remedy)
+        file = self._file() if self.dialect == "sqlite" else ""
+        if file and _open_in_apsw(file):
+            raise Refused(
+                f"{os.path.basename(file)} is open in this process through apsw as well, and locks do not hold between"
+                " two copies of SQLite in one process; nothing was written",
+                hint="give a connection of apsw, or run settled's worker or relay in a process of its own",
+            )
 
     def run(self, sql: str, params: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
         """Run one statement in the caller's transaction; its rows, none if it has none. Raises Unavailable for what
@@ -87,14 +95,15 @@ class Caller:
         """Why nothing can be written through it now; empty: it can."""
         raise NotImplementedError
 
+    def _file(self) -> str:
+        """The SQLite file, where another library than apsw holds it; else nothing."""
+        return ""
+
     def _run(self, sql: str, params: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         raise NotImplementedError
 
     async def _arun(self, sql: str, params: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         raise NotImplementedError
-
-    def _refuse(self, fault: str) -> NoReturn:
-        raise Refused(f"the {type(self.handle).__name__} {fault}; nothing was written", hint=self.remedy)
 
 
 class _Psycopg(Caller):
@@ -135,6 +144,9 @@ class _Sqlite3(Caller):
         autocommit = getattr(self.handle, "autocommit", -1)  # Python 3.12; -1: as before, isolation_level decides
         begins = self.handle.isolation_level is not None if autocommit == -1 else not autocommit
         return "" if begins else "has no open transaction"
+
+    def _file(self) -> str:
+        return str(self.handle.execute("PRAGMA database_list").fetchone()[2])
 
     def _run(self, sql: str, params: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         cursor = self.handle.cursor()
@@ -188,6 +200,10 @@ class _SqlAlchemy(Caller):
         level = level or getattr(self._dialect, "_on_connect_isolation_level", None)
         return "is in AUTOCOMMIT: each statement commits by itself" if level == "AUTOCOMMIT" else ""
 
+    def _file(self) -> str:
+        bind = self._inner.get_bind() if self._session else self._inner
+        return str(bind.engine.url.database or "")
+
     def _run(self, sql: str, params: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         connection = self._inner.connection() if self._session else self._inner
         found = connection.exec_driver_sql(sql, params)
@@ -220,6 +236,9 @@ class _Django(Caller):
         if not self.handle.in_atomic_block:
             return "is not inside atomic()"
         return "has an atomic block that failed: it can only be rolled back" if self.handle.needs_rollback else ""
+
+    def _file(self) -> str:
+        return str(self.handle.settings_dict["NAME"])
 
     def _run(self, sql: str, params: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         with self.handle.cursor() as cursor:
@@ -265,6 +284,15 @@ def _is(handle: Any, module: str, names: tuple[str, ...]) -> bool:
     loaded = sys.modules.get(module)
     classes = tuple(found for name in names if (found := getattr(loaded, name, None)) is not None)
     return bool(classes) and isinstance(handle, classes)
+
+
+def _open_in_apsw(file: str) -> bool:
+    """Whether this process has the file open through apsw, which brings a SQLite of its own."""
+    apsw = sys.modules.get("apsw")
+    if apsw is None or not apsw.using_amalgamation or not os.path.exists(file):
+        return False
+    names = [name for connection in apsw.connections() if (name := connection.filename)]
+    return any(os.path.exists(name) and os.path.samefile(name, file) for name in set(names))
 
 
 _texts: dict[tuple[str, str, str, str], str] = {}

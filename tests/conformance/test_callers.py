@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from caller_kinds import KINDS, Kind
 from settled import connect
 from settled.callers import Caller, caller_of
 from settled.errors import ContractError, Refused
-from settled.store import Store
 from settled.testing.postgres import database
 
 Urls = Callable[[str], str]
@@ -35,17 +34,16 @@ def empty(tmp_path: Path) -> Iterator[Urls]:
 
 
 @pytest.fixture
-def stores(empty: Urls) -> Iterator[Callable[[str], Store]]:
-    """A migrated store of a dialect."""
-    with ExitStack() as opened:
+def migrated(empty: Urls) -> Urls:
+    """A database of a dialect with settled's tables. No store stays open: two copies of SQLite never share a file."""
 
-        def store(dialect: str) -> Store:
-            found = connect.store(empty(dialect))
-            opened.callback(found.close)
-            found.migrate()
-            return found
+    def url(dialect: str) -> str:
+        found = empty(dialect)
+        with closing(connect.store(found)) as store:
+            store.migrate()
+        return found
 
-        yield store
+    return url
 
 
 def within(kind: Kind, url: str, work: Callable[[Caller], Any], *, bare: bool = False) -> Any:
@@ -74,14 +72,18 @@ def add(kind: Kind, name: str) -> Callable[[Caller], Any]:
     return awaited if kind.asynchronous else direct
 
 
-def topics(store: Store) -> list[str]:
-    return [row[0] for row in store._query("SELECT name FROM settled_topic ORDER BY name", ())]  # type: ignore[attr-defined]
+def topics(url: str) -> list[str]:
+    found: list[str] = []
+    with closing(connect.store(url)) as store:
+        table = "settled_topic" if store.name == "sqlite" else "settled.topic"
+        store.prepare(lambda tx: found.extend(row[0] for row in tx.execute(f"SELECT name FROM {table} ORDER BY name")))
+    return found
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_one_statement_runs_in_the_callers_transaction(name: str, stores: Callable[[str], Store]) -> None:
+def test_one_statement_runs_in_the_callers_transaction(name: str, migrated: Urls) -> None:
     kind = KINDS[name]
-    store = stores(kind.dialect)
+    url = migrated(kind.dialect)
 
     def fail(caller: Caller) -> Any:
         async def awaited() -> None:
@@ -93,20 +95,20 @@ def test_one_statement_runs_in_the_callers_transaction(name: str, stores: Callab
         add(kind, "lost")(caller)
         raise KeyError("stop")
 
-    assert within(kind, store.url, add(kind, "kept 100%")) == [("kept 100%",)]
+    assert within(kind, url, add(kind, "kept 100%")) == [("kept 100%",)]
     with pytest.raises(KeyError, match="stop"):
-        within(kind, store.url, fail)
-    assert topics(store) == ["kept 100%"]
+        within(kind, url, fail)
+    assert topics(url) == ["kept 100%"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_without_a_transaction_nothing_is_written(name: str, stores: Callable[[str], Store]) -> None:
+def test_without_a_transaction_nothing_is_written(name: str, migrated: Urls) -> None:
     kind = KINDS[name]
-    store = stores(kind.dialect)
+    url = migrated(kind.dialect)
     with pytest.raises(Refused, match="nothing was written") as refused:
-        within(kind, store.url, add(kind, "never"), bare=True)
+        within(kind, url, add(kind, "never"), bare=True)
     assert refused.value.hint
-    assert topics(store) == []
+    assert topics(url) == []
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -122,24 +124,24 @@ def test_an_unknown_kind_is_named(tmp_path: Path) -> None:
         caller_of(tmp_path)
 
 
-def test_autocommit_behind_sqlalchemy_is_refused(stores: Callable[[str], Store]) -> None:
+def test_autocommit_behind_sqlalchemy_is_refused(migrated: Urls) -> None:
     import sqlalchemy
     import sqlalchemy.orm
 
-    store = stores("sqlite")
-    engine = sqlalchemy.create_engine(store.url, isolation_level="AUTOCOMMIT", poolclass=sqlalchemy.NullPool)
+    url = migrated("sqlite")
+    engine = sqlalchemy.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sqlalchemy.NullPool)
     with engine.connect() as connection, connection.begin(), pytest.raises(Refused, match="AUTOCOMMIT"):
         caller_of(connection).check()
-    engine = sqlalchemy.create_engine(store.url, poolclass=sqlalchemy.NullPool)
+    engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
     loose = engine.execution_options(isolation_level="AUTOCOMMIT")
     with sqlalchemy.orm.Session(loose) as session, session.begin(), pytest.raises(Refused, match="AUTOCOMMIT"):
         caller_of(session).check()
 
 
-def test_a_failed_transaction_is_refused(stores: Callable[[str], Store]) -> None:
+def test_a_failed_transaction_is_refused(migrated: Urls) -> None:
     import psycopg
 
-    with psycopg.connect(stores("postgresql").url) as connection:
+    with psycopg.connect(migrated("postgresql")) as connection:
         with pytest.raises(psycopg.errors.DivisionByZero):
             connection.execute("SELECT 1/0")
         with pytest.raises(Refused, match="rolled back"):
@@ -148,13 +150,26 @@ def test_a_failed_transaction_is_refused(stores: Callable[[str], Store]) -> None
         caller_of(connection).check()
 
 
-def test_rows_come_as_tuples_whatever_the_connection_makes_of_them(stores: Callable[[str], Store]) -> None:
+def test_rows_come_as_tuples_whatever_the_connection_makes_of_them(migrated: Urls) -> None:
     import psycopg
     from psycopg.rows import dict_row
 
-    with psycopg.connect(stores("postgresql").url, row_factory=dict_row) as connection:
+    with psycopg.connect(migrated("postgresql"), row_factory=dict_row) as connection:
         assert caller_of(connection).run("SELECT CAST(? AS integer)", (7,)) == [(7,)]
     connection = apsw.Connection(":memory:")
     connection.row_trace = lambda cursor, row: {"x": row[0]}
     assert caller_of(connection).run("SELECT ?", (7,)) == [(7,)]
     connection.close()
+
+
+@pytest.mark.parametrize("name", sorted({"sqlite3", "sqlalchemy-session-sqlite", "django-sqlite"}))
+def test_two_copies_of_sqlite_in_one_process_are_refused(name: str, migrated: Urls) -> None:
+    kind, url = KINDS[name], migrated("sqlite")
+    with kind.transaction(url) as handle:
+        caller_of(handle).check()
+    with closing(connect.store(url)), KINDS["apsw"].transaction(url) as handle:
+        caller_of(handle).check()
+    held = apsw.Connection(url.removeprefix("sqlite:///"))
+    with kind.transaction(url) as handle, pytest.raises(Refused, match="two copies of SQLite"):
+        caller_of(handle).check()
+    held.close()

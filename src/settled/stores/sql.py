@@ -30,9 +30,10 @@ _NEW_PLACE = (
 )
 _TAKE = "UPDATE settled_frontier SET epoch = ?, owner = ?, identity = ?, updated_us = ? WHERE id = ?"
 _SWEEP = (
-    "SELECT i.event_id, i.consumer_id, CASE WHEN i.settled_us < ? AND i.place_offset < p.frontier"
+    "SELECT i.event_id, i.consumer_id, CASE WHEN i.settled_us < ?"
+    " AND (i.place_id = 0 OR i.place_offset < p.frontier)"  # 0: marks of `settled.inbox`, from no partition
     f" AND i.outcome <> {int(Outcome.QUARANTINED)} THEN 1 ELSE 0 END"
-    " FROM settled_inbox i JOIN settled_frontier p ON p.id = i.place_id"
+    " FROM settled_inbox i LEFT JOIN settled_frontier p ON p.id = i.place_id"
     " WHERE i.consumer_id = (SELECT id FROM settled_consumer WHERE name = ?) AND i.event_id > ?"
     " ORDER BY i.event_id LIMIT ?"
 )
