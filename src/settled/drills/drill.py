@@ -28,7 +28,7 @@ from settled.drills.history import Event
 from settled.drills.named import NAMED
 from settled.drills.report import Report, Row
 from settled.drills.rounds import RANDOM, Round
-from settled.drills.world import QUICK, World
+from settled.drills.world import QUICK, SETTLE_S, World
 from settled.errors import ContractError, Refused
 from settled.windows import NAMES, WINDOWS
 
@@ -49,6 +49,7 @@ class Drill(msgspec.Struct, frozen=True, kw_only=True):
     seed           repeats a plan; none: a new one
     at_once        how many windows side by side, at most
     yes            also on databases that hold other data
+    settle_s       how long beyond the lease the last records may take once nothing dies any more
     command        starts the fork server
     changes        sections of the contract that are stated differently meanwhile
     """
@@ -65,6 +66,7 @@ class Drill(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
     at_once: int = 4
     yes: bool = False
+    settle_s: float = SETTLE_S
     command: Sequence[str] = crew.COMMAND
     changes: Mapping[str, Any] = msgspec.field(default_factory=lambda: dict(QUICK))
 
@@ -120,6 +122,7 @@ class _Task:
             changes=changes,
             prefix=f"{prefix}-",
             records=drill.records,
+            settle_s=drill.settle_s,
         ) as world:
             if name in NAMED:
                 kills, note = NAMED[name](world, drill.kills, chance)

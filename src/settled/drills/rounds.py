@@ -20,7 +20,6 @@ from settled.windows import WINDOWS
 
 RANDOM = "random"
 TICK_S = 0.02
-SETTLE_S = 5.0  # beyond the lease: how long the last records may take once nothing dies any more
 PER_DEATH_S = 4.0  # a round gives up when deaths come more slowly than this
 JOURNEY = {window.name: window.journey for window in WINDOWS} | {RANDOM: RANDOM}
 MOST_TH = {"handler": 60, "unit-begun": 3, "effect-made": 3, "marks-written": 3, "effect-committed": 3}
@@ -64,7 +63,7 @@ class Round:
         """Nothing dies any more: what was published must end in time."""
         world = self.world
         self._stop_workers()
-        limit = world.lease_s + SETTLE_S
+        limit = world.lease_s + world.settle_s
         process = world.start(drained=True)
         ended = world.crew.wait_ended(process, limit)
         if not ended:
@@ -129,7 +128,7 @@ class Round:
         now, progress = time.monotonic(), (self.deaths, *self.world.frontiers())
         if progress != self._progress:
             self._progress, self._progressed = progress, now
-        return now - self._progressed > self.world.lease_s + SETTLE_S
+        return now - self._progressed > self.world.lease_s + self.world.settle_s
 
     def _death(self) -> Death | None:
         """Where the next worker dies. Suspects are there only after another worker died."""

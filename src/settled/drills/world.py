@@ -23,6 +23,7 @@ from settled.outcome import Outcome
 from settled.record import Message, Record
 from settled.store import Selection
 
+SETTLE_S = 12.0
 PUBLISH_S, PUBLISH_TRIES = 60.0, 4
 QUICK: dict[str, Any] = {  # what a drill states differently from the user's contract
     "delivery": {"lease": "300ms", "grace": "2s", "group_size": {"records": 8}},
@@ -49,7 +50,10 @@ class World:
         changes: Mapping[str, Any] = QUICK,
         prefix: str = "d-",
         records: Path | None = None,
+        settle_s: float = SETTLE_S,
     ) -> None:
+        """`settle_s`: how long beyond the lease the last records may take once nothing dies any more."""
+        self.settle_s = settle_s
         self.crew, self.folder, self.prefix = crew, folder, prefix
         folder.mkdir(parents=True, exist_ok=True)
         self.engine_url = engine or f"sqlite:///{folder.resolve()}/log.db"
