@@ -16,8 +16,19 @@ from bench import floors, runs
 from bench.workload import folder, messages
 
 REPEATS = 5
-FLOORS = {"publish": 0.7, "settle": 0.6, "settle_batch": 0.8}
-AIMS = {"latency_p99_ms": 15.0, "growth_flat": 0.85, "growth_peak_mb": 150.0}
+FLOORS = {
+    "publish": 0.7,
+    "settle": 0.6,
+    "settle_batch": 0.8,
+    "postgres": 0.85,
+    "postgres_set_based": 0.75,
+    "one_percent_failing": 0.5,
+    "others_beside_slow_key": 0.9,
+}
+AIMS = {"fence_cost": 0.05, "latency_p99_ms": 15.0, "growth_flat": 0.85, "growth_peak_mb": 150.0}
+
+
+PARTS = ["publish", "settle", "latency", "postgres", "growth"]
 
 
 def say(text: str) -> None:
@@ -90,10 +101,12 @@ def measure_latency() -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("only", nargs="*", choices=["publish", "settle", "latency", "growth", []], default=[])
-    parser.add_argument("--records", type=int, default=40_000)
+    parser.add_argument("only", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all without")
+    parser.add_argument("--records", type=int, default=100_000)
     arguments = parser.parse_args()
-    wanted = arguments.only or ["publish", "settle", "latency", "growth"]
+    wanted = arguments.only or PARTS
+    if unknown := set(wanted) - set(PARTS):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
     results: dict[str, Any] = {"schema_version": 1, "floors": FLOORS, "aims": AIMS}
     ratios: dict[str, float] = {}
     if "publish" in wanted:
@@ -107,6 +120,14 @@ def main() -> int:
         results["latency"] = measure_latency()
     if "growth" in wanted:
         results["growth"] = measure_growth([10_000, 100_000, 1_000_000])
+    if "postgres" in wanted:
+        from bench import postgres
+
+        count = arguments.records // 5
+        found = results["postgres"] = postgres.compare(count, REPEATS, say)
+        ratios["postgres"] = found["ratio_to_floor"]["settled"]
+        ratios["postgres_set_based"] = found["ratio_to_floor"]["settled_set_based"]
+        ratios |= postgres.failures(count, say)
     results["ratios"] = ratios
     below = {name: ratio for name, ratio in ratios.items() if ratio < FLOORS[name]}
     results["below_floor"] = below

@@ -7,7 +7,7 @@ libraries with the same durability.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from bench.workload import EFFECT, EFFECT_TABLE, Order
 from settled.record import Message
 
 GROUP = 400
+Row = tuple[int, int, str, bytes]  # partition's row id, offset, event id, value
 
 
 def open_file(path: Path) -> apsw.Connection:
@@ -50,49 +51,51 @@ class _Columns(msgspec.Struct, array_like=True):
 
     ids: list[str]
     keys: list[bytes | None] | None
-    values: list[bytes | None] | None
+    values: list[bytes] | None
 
 
 def settle(log: Path, effects: Path) -> float:
     """Records a second: read the log's batches, unpack, decode, insert inbox and effect rows, commit each 400."""
-    source, target = open_file(log), open_file(effects)
+    target = open_file(effects)
     target.execute(EFFECT_TABLE)
     target.execute(
         "CREATE TABLE inbox (consumer INTEGER, event_id TEXT, outcome INTEGER, place INTEGER, offset INTEGER,"
         " settled_us INTEGER, PRIMARY KEY (consumer, event_id)) WITHOUT ROWID"
     )
     target.execute("CREATE TABLE frontier (place INTEGER PRIMARY KEY, frontier INTEGER)")
-    decompressor, unpack = zstandard.ZstdDecompressor(), msgspec.msgpack.Decoder(_Columns).decode
     decode = msgspec.json.Decoder(Order).decode
     cursor = target.cursor()
-    began = time.perf_counter()
-    total, held = 0, []
-    reader = source.execute("SELECT part, base, payload FROM log_batch ORDER BY seq")
-    while True:
-        row = next(reader, None)
-        if row is not None:
-            columns = unpack(decompressor.decompress(row[2]))
-            held += [
-                (row[0], row[1] + n, *pair) for n, pair in enumerate(zip(columns.ids, columns.values, strict=True))
-            ]
-        while len(held) >= GROUP or (row is None and held):
-            group, held = held[:GROUP], held[GROUP:]
-            now = time.time_ns() // 1000
-            cursor.execute("BEGIN IMMEDIATE")
-            cursor.executemany(
-                "INSERT INTO inbox VALUES (1, ?, 1, ?, ?, ?) ON CONFLICT DO NOTHING",
-                [(event_id, place, offset, now) for place, offset, event_id, _ in group],
-            )
-            for _, _, _, value in group:
-                order = decode(value)
-                cursor.execute(EFFECT, (order.order_id, order.version, order.sku, order.quantity))
-            reached = {place: offset + 1 for place, offset, _, _ in group}
-            cursor.executemany("INSERT OR REPLACE INTO frontier VALUES (?, ?)", list(reached.items()))
-            cursor.execute("COMMIT")
-            total += len(group)
-        if row is None:
-            break
+    began, total = time.perf_counter(), 0
+    for group in groups(log):
+        now = time.time_ns() // 1000
+        cursor.execute("BEGIN IMMEDIATE")
+        cursor.executemany(
+            "INSERT INTO inbox VALUES (1, ?, 1, ?, ?, ?) ON CONFLICT DO NOTHING",
+            [(event_id, place, offset, now) for place, offset, event_id, _ in group],
+        )
+        for _, _, _, value in group:
+            order = decode(value)
+            cursor.execute(EFFECT, (order.order_id, order.version, order.sku, order.quantity))
+        reached = {place: offset + 1 for place, offset, _, _ in group}
+        cursor.executemany("INSERT OR REPLACE INTO frontier VALUES (?, ?)", list(reached.items()))
+        cursor.execute("COMMIT")
+        total += len(group)
     seconds = time.perf_counter() - began
-    source.close()
     target.close()
     return total / seconds
+
+
+def groups(log: Path) -> Iterator[list[Row]]:
+    """The log's records in groups of 400, batch after batch as they were written."""
+    source = open_file(log)
+    decompressor, unpack = zstandard.ZstdDecompressor(), msgspec.msgpack.Decoder(_Columns).decode
+    held: list[Row] = []
+    for part, base, payload in source.execute("SELECT part, base, payload FROM log_batch ORDER BY seq"):
+        columns = unpack(decompressor.decompress(payload))
+        held += [(part, base + n, *pair) for n, pair in enumerate(zip(columns.ids, columns.values or [], strict=True))]
+        while len(held) >= GROUP:
+            yield held[:GROUP]
+            held = held[GROUP:]
+    if held:
+        yield held
+    source.close()

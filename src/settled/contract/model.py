@@ -102,7 +102,7 @@ class GroupSize(msgspec.Struct, frozen=True, kw_only=True):
 
     records: Count = 400
     bytes: Bytes = 8 * 2**20
-    target: Duration = 0.020
+    target: Duration = 0.100
     linger: Pause = 0.0
 
 

@@ -24,7 +24,7 @@ from settled.outcome import Attempts, Ending, Outcome
 from settled.record import Record
 from settled.store import QuarantineEntry
 
-SLOW_FACTOR = 5  # a group that takes so many times its target time is slow
+SLOW_FACTOR = 2  # a group that takes so many times its target time is slow
 SLOW_AT_LEAST_S = 0.1
 SAVE_AFTER_S = 0.2  # how long a frontier, an ending or a charge waits for a group to go along with
 
@@ -272,6 +272,7 @@ class Dispatch:
             return None
         if self._linger(active, now):
             return None
+        active = self._apart_from_others(active)
         left, left_bytes = self._share(active), float(self._subscription.group_bytes)
         takers: dict[Partition, list[Record]] = {}
         for number, found in enumerate(active):
@@ -291,6 +292,13 @@ class Dispatch:
             return None
         self.alone = max(0, self.alone - 1)
         return self._group(takers)
+
+    def _apart_from_others(self, active: list[Assignment]) -> list[Assignment]:
+        """Side by side, executors take from different partitions where there are enough: groups of one partition wait
+        for one another at its frontier when they commit."""
+        most = -(-len(self._ownership.assignments) // len(self._executors))
+        free = [each for each in active if not each.groups_running]
+        return (free or active)[:most]
 
     def _share(self, active: Sequence[Assignment]) -> int:
         """How many records this group takes: the adaptive size, less where other executors are idle too."""

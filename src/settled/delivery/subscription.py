@@ -37,7 +37,7 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int | None = None
     group_records: int = 400
     group_bytes: int = 8 * 1024 * 1024
-    target_s: float = 0.02
+    target_s: float = 0.1
     linger_s: float = 0.0
     in_flight_records: int = 10_000
     in_flight_bytes: int = 64 * 1024 * 1024
