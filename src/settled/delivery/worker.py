@@ -26,6 +26,7 @@ from settled.delivery.judge import Judge
 from settled.delivery.ownership import Ownership, due_in
 from settled.delivery.reckoning import Reckoning
 from settled.delivery.subscription import Subscription
+from settled.delivery.upkeep import Upkeep
 from settled.engine import Assigned, Consumer, Delivery, Engine, Fetched, Lost, Revoking, Stopped
 from settled.errors import Fenced, HistoryLost, Unavailable
 from settled.events import Events, GapFound, StateChanged
@@ -57,12 +58,16 @@ class Worker:
         self._engine, self._store, self._subscription, self._bind = engine, store, subscription, bind
         self._name = subscription.consumer.consumer
         self._stopping, self._abandoning = threading.Event(), threading.Event()
+        horizon_s = subscription.horizon_s if subscription.consumer.inbox else None
+        self._upkeep = Upkeep(engine, store, self._name, horizon_s)
         self._baton = threading.Lock()
         self._wake = threading.Event()  # for the owner while it does not poll
         self._polling = False  # the owner waits in the engine's poll, without the baton
         self._crash: BaseException | None = None
         self._deliveries: deque[Delivery] = deque()  # polled and not taken yet
         self._consumer: Consumer | None = None
+        self._binding: Binding | None = None
+        self._executors: list[Executor] = []
         self._outages = 0
         self._not_before = 0.0  # during an outage: when to try again
         self._outage = ""
@@ -90,9 +95,9 @@ class Worker:
         Raises HistoryLost when log and store do not belong together any more; Damaged when a partition cannot be read
         and a drain cannot end for it. Outages of engine or store are waited out, not raised, once the member joined.
         """
-        self._start()
         unreadable: list[Exception] = []
         try:
+            self._start()
             while not self._stopping.is_set():
                 self._turn()
                 if drained is not None and self._is_quiet():
@@ -131,6 +136,7 @@ class Worker:
         self._reckoning = Reckoning(
             self._ownership, self._dispatch, self._judge, self._in_flight, subscription, self.events, store
         )
+        self._upkeep.start()
         self._tell("starting")
 
     def _attempt(self) -> Attempt:
@@ -295,8 +301,6 @@ class Worker:
         self._housekept = now
         self._ownership.commit()
         self._reckoning.look_for_redrives()
-        if self._subscription.consumer.inbox and self._subscription.horizon_s is not None:
-            self._store.prune(self._name, older_than_s=self._subscription.horizon_s)
         state, why = self._describe()
         if (state, why) != self._state or now - self._told >= TELL_AGAIN_S:
             self._tell(state, why)
@@ -367,8 +371,11 @@ class Worker:
         while saving and self._dispatch.saving and time.monotonic() < deadline + 1:
             self._wait_while_stopping(0.2)
         with self._baton:
-            for place in list(self._ownership.assignments):
-                self._ownership.release(place, clean=True)
+            try:
+                for place in list(self._ownership.assignments):
+                    self._ownership.release(place, clean=True)
+            except Unavailable as error:  # the lease ends by itself; the next owner takes it for an unclean end
+                log.warning("partitions were not given back: %s", error)
 
     def _wait_while_stopping(self, timeout: float) -> None:
         """For an executor to end, or for the loss of a partition."""
@@ -384,14 +391,16 @@ class Worker:
             log.warning("while stopping: %s", error)
 
     def _leave(self) -> None:
+        self._upkeep.stop()
         for executor in self._executors:
             executor.abandon()
         for executor in self._executors:
             executor.close(0.0 if executor.group is not None else 5.0)
-        self._binding.close()
-        assert self._consumer is not None
-        self._tell("stopped")
-        self._consumer.close()
+        if self._binding is not None:
+            self._binding.close()
+        if self._consumer is not None:
+            self._tell("stopped")
+            self._consumer.close()
 
 
 def _gap(place: tuple[str, int], first: int, next_offset: int) -> HistoryLost:
