@@ -233,6 +233,7 @@ class Attempt:
 
     def _once(self, group: Group) -> Report:
         """One run of the group: screen, run, settle."""
+        self._session.causes(lambda: group.current)
         run = _Run(self._session, self._binding, group, self._retry, inbox=self._mode == "effectively-once")
         self._session.begin([part.now for part in group.parts.values()], redrive=group.redrive)
         windows.reach("redrive-begun" if group.redrive else "unit-begun")
@@ -405,6 +406,7 @@ class _Run:
             else:
                 for index, record in enumerate(part):
                     failed = index
+                    self.group.current = record
                     if id(record) not in self._screened:
                         self.binding.call(self.session.tx, (record,))
             failed = None

@@ -84,6 +84,9 @@ class AsyncTx:
     async def executemany(self, sql: str, rows: Iterable[Any]) -> Any:
         return self._tx.executemany(sql, rows)
 
+    async def publish(self, value: Any = None, **fields: Any) -> str:
+        return self._tx.publish(value, **fields)
+
 
 def check_handler(function: Callable[..., Any], *, batch: bool) -> None:
     """Raises ContractError when the function cannot be called as (tx, record)."""
