@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,47 @@ def settled(
     assert code is None or ran.code == code, f"exit {ran.code}\n{ran.out}\n{ran.err}"
     assert "Traceback" not in ran.err, ran.err
     return ran
+
+
+class Running:
+    """A command that runs; what it says is read line by line."""
+
+    def __init__(self, folder: Path, *arguments: object) -> None:
+        command = [sys.executable, "-m", "settled", *map(str, arguments)]
+        self.process = subprocess.Popen(command, cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True)
+        self.said: list[str] = []
+        self._changed = threading.Condition()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            with self._changed:
+                self.said.append(line)
+                self._changed.notify_all()
+
+    def wait_for(self, found: Callable[[str], bool], seconds: float = 40) -> str:
+        """The first line said for which `found` holds."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: any(map(found, self.said)), seconds), "".join(self.said)
+            return next(filter(found, self.said))
+
+    def end(self, number: int | None = None) -> int:
+        """Send a signal, wait for the end."""
+        if number is not None:
+            self.process.send_signal(number)
+        code = self.process.wait(40)
+        self.close()
+        return code
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self._reader.join()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
 
 
 def orders(count: int, versions: int = 1) -> str:

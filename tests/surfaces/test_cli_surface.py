@@ -46,7 +46,9 @@ def test_every_verb_has_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_documentation_lists_every_verb() -> None:
-    documented = re.findall(r"^### `(settled [a-z -]+)`", (ROOT / "docs" / "cli.md").read_text(encoding="utf-8"), re.MULTILINE)
+    documented = re.findall(
+        r"^### `(settled [a-z -]+)`", (ROOT / "docs" / "cli.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert sorted(documented) == sorted(verbs())
 
 

@@ -98,8 +98,8 @@ def _look(contract: str | None, group: str | None, engine: str | None, store: st
 def _screen(one: ConsumerStatus) -> Iterator[Any]:
     oldest = f", the oldest for {age(one.oldest_age_s)}" if one.oldest_age_s is not None else ""
     yield line(f"{one.consumer}: {one.state}, {one.lag_records:,} records behind{oldest}", "bold")
-    if one.state == "ahead":
-        yield line("  the store is ahead of the log: they do not belong together, see `settled doctor`", BAD)
+    if one.state in {"ahead", "other-log"}:
+        yield line("  log and store do not belong together: workers will refuse; put the right file back", BAD)
     if one.outage:
         yield line(f"  waiting: {one.outage}", BAD)
     told = ", ".join(f"{count:,} {name}" for name, count in one.outcomes.items()) or "nothing yet"

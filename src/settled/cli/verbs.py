@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from settled.cli import contract, demo, doctor, init, log, publish, quarantine, run, status, store, topic
+from settled.cli import contract, demo, doctor, drill, init, log, publish, quarantine, run, status, store, topic
 
 
 def command() -> Any:
@@ -29,6 +29,7 @@ def command() -> Any:
         ("status", status.status),
         ("doctor", doctor.doctor),
         ("demo", demo.demo),
+        ("drill", drill.drill),
     ):
         app.command(name)(verb)
     for name, verbs in (

@@ -20,8 +20,9 @@ from settled.store import Position
 class PartitionLag(msgspec.Struct, frozen=True, kw_only=True):
     """Where a consumer stands in one partition.
 
-    state      settled (nothing is left), behind, never-started (the store has no position), ahead (the store is beyond
-               the log's end: they do not belong together), unreadable (the next record cannot be read)
+    state      settled (nothing is left), behind, never-started (the store has no position), unreadable (the next record
+               cannot be read); ahead (the store is beyond the log's end) and other-log (its position is of another
+               incarnation of the topic) mean that log and store do not belong together
     frontier   as the store says; none: never started
     records    held and not settled; `bytes_about`: their expanded size, estimated from the partition's average
     oldest_age_s   how long ago the oldest of them was accepted
@@ -48,7 +49,9 @@ def _lag(engine: Engine, info: TopicInfo, part: PartitionInfo, position: Positio
     frontier = None if position is None else position.frontier
     start = part.begin if frontier is None else max(frontier, part.begin)
     records, oldest_us, state = 0, None, "settled" if frontier is not None else "never-started"
-    if frontier is not None and frontier > part.end:
+    if position is not None and position.identity != info.identity:
+        state, records = "other-log", part.records
+    elif frontier is not None and frontier > part.end:
         state = "ahead"
     elif part.records and start < part.end:
         try:

@@ -30,7 +30,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 class ConsumerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A consumer as a whole.
 
-    state      never-started, settled, behind, ahead or unreadable: the worst of its partitions
+    state      never-started, settled, behind, unreadable, ahead or other-log: the worst of its partitions
     outcomes   how many records ended how (marks that are still held)
     outage     what a worker waits for, in its words; empty: nothing
     """
@@ -58,7 +58,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     consumers: list[ConsumerStatus]
 
 
-_WORST = ("ahead", "unreadable", "behind", "never-started", "settled")
+_WORST = ("other-log", "ahead", "unreadable", "behind", "never-started", "settled")
 
 
 def status(engine: Engine, store: Store | None, contract: Contract | None = None, group: str | None = None) -> Status:
