@@ -7,13 +7,14 @@ Every method may raise Unavailable: nothing was committed, trying again is safe,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Protocol
 
 import msgspec
 
 from settled.outcome import Attempts, Ending, Failure, Outcome
-from settled.record import Record
+from settled.record import Message, Record
 
 
 class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,6 +163,144 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
     found_us: int
 
 
+class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A message in the outbox.
+
+    state            pending; failing (it was refused and is tried again at `due_us`); parked (kept for people)
+    value_bytes      the size of the value; lists for people leave the value itself out
+    """
+
+    seq: int  # the row's number: rows of one key are published in its order
+    bucket: int
+    message: Message
+    created_us: int
+    state: str = "pending"
+    attempts: int = 0
+    due_us: int = 0
+    error: str = ""
+    value_bytes: int = 0
+
+
+class RowFailure(msgspec.Struct, frozen=True):
+    """A row that the engine refused: again at `due_us` (store's clock), or parked."""
+
+    row: OutboxRow
+    error: str
+    due_us: int
+    parked: bool = False
+
+
+class RelayReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A relay that lives, by the store's clock; `why` says what it waits for, empty: nothing."""
+
+    relay: str
+    host: str
+    pid: int
+    buckets: tuple[int, ...]
+    why: str
+    lease_left_s: float
+
+
+class OutboxStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """`oldest_age_s` is the age of the oldest row that is not parked."""
+
+    pending: int
+    failing: int
+    parked: int
+    oldest_age_s: float | None
+    relays: list[RelayReport]
+
+
+class Outbox(Protocol):
+    """Rows that wait to be published: for relays and for people. Any thread; it has a connection of its own.
+
+    Keys are divided into buckets. A relay holds some under an epoch, for as long as it says so often enough by the
+    store's clock; what it writes down is checked against the epoch in the same transaction.
+    """
+
+    def hold(self, relay: str, *, lease_s: float, why: str = "", keep: bool = False) -> dict[int, int]:
+        """Say that `relay` lives, take or give up buckets so that living relays share them evenly; returns the
+        buckets it holds, with their epochs. While rows are under way use `keep`: nothing is taken or given up."""
+        ...
+
+    def leave(self, relay: str) -> None:
+        """Give up all buckets."""
+        ...
+
+    def pending(self, held: Mapping[int, int], *, rows: int, bytes: int) -> list[OutboxRow]:
+        """Rows of the buckets that may be published now, by rising number within each key: not parked, not behind a
+        failing row of their key that is not due. At most `rows`; about `bytes`, but at least one."""
+        ...
+
+    def sent(self, held: Mapping[int, int], rows: Sequence[OutboxRow]) -> int:
+        """Remove rows that the engine has accepted, in one transaction with a look at the epochs; durable when it
+        returns. Returns how many were removed: those of buckets that are another's by now stay."""
+        ...
+
+    def failed(self, held: Mapping[int, int], failures: Sequence[RowFailure]) -> int:
+        """Write down refusals, as `sent` does."""
+        ...
+
+    def wait(self, relay: str, seconds: float) -> None:
+        """Return when rows may have come, at the latest after `seconds`. Look at `pending` after it, always."""
+        ...
+
+    def wakeup(self) -> None:
+        """End the present or the next `wait`."""
+        ...
+
+    def status(self) -> OutboxStatus:
+        """Depth and age, counted, and who relays."""
+        ...
+
+    def rows(self, *, states: Sequence[str] = (), limit: int = 100) -> list[OutboxRow]:
+        """Rows for people, oldest first, without their values. No states: all."""
+        ...
+
+    def retry(self, seqs: Sequence[int]) -> list[int]:
+        """Failing and parked rows become pending, with no attempts behind them. Returns those that changed."""
+        ...
+
+    def park(self, seqs: Sequence[int], *, reason: str) -> list[int]:
+        """Rows that are not parked become so; later rows of their keys go on. Returns those that changed."""
+        ...
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """A record whose ending somebody waits for. Without a place (`partition` and `offset` none) any mark of its event
+    id ends the wait."""
+
+    consumer: str
+    topic: str
+    event_id: str
+    partition: int | None = None
+    offset: int | None = None
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What one look at the store showed, all of one moment.
+
+    identity         the topic's incarnation, none: the consumer has no row for the partition
+    frontier         none: not begun
+    outcome          that of the event id's mark, none: it has none
+    own              the mark is this very record's; else it is of another record with the same event id
+    quarantined      an entry of this very record is held or requested
+    why              the store could not be looked at, and why
+    """
+
+    identity: str | None = None
+    frontier: int | None = None
+    outcome: Outcome | None = None
+    own: bool = False
+    quarantined: bool = False
+    why: str = ""
+
+    def ended(self, asked: Asked) -> bool:
+        """Whether the record's ending is committed."""
+        passed = asked.offset is not None and self.frontier is not None and self.frontier > asked.offset
+        return self.outcome is not None or passed
+
+
 class Tx(Protocol):
     """What a handler writes through. Statements run in the transaction that also holds the inbox mark; committing or
     rolling back is not the handler's to do and is refused."""
@@ -174,6 +313,27 @@ class Tx(Protocol):
         """Run one statement for each row of parameters."""
         ...
 
+    def publish(
+        self,
+        value: Any = None,
+        *,
+        topic: str,
+        key: bytes | str | None = None,
+        id: str | None = None,
+        type: str | None = None,
+        version: int | None = None,
+        event_time: datetime | None = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+        correlation_id: str | None = None,
+        causation_id: str | None = None,
+    ) -> str:
+        """Put a message into the outbox: it is published if and only if the effect commits. Returns its event id.
+
+        Without an id it gets one made of the handled record's, so that another run of the handler gives it the same;
+        correlation and causation come from the record too. Raises InvalidMessage or TooLarge.
+        """
+        ...
+
 
 class Session(Protocol):
     """One thread's way into the store, for one consumer. One unit of work at a time, in this order:
@@ -182,6 +342,11 @@ class Session(Protocol):
     """
 
     tx: Tx
+
+    def causes(self, current: Callable[[], Record | None]) -> None:
+        """Say how to learn which record is being handled: messages that a handler publishes name it as their cause.
+        Holds for the units that follow."""
+        ...
 
     def begin(self, fence: Sequence[Progress], *, redrive: bool = False) -> None:
         """Start a unit for the partitions in `fence`. The fence is checked before the first write and again with the
@@ -311,6 +476,11 @@ class Store(Protocol):
     @property
     def quarantine(self) -> Quarantine: ...
 
+    @property
+    def outbox(self) -> Outbox: ...
+
+    on_publish: Callable[[], None]  # called when a handler puts something into the outbox, on its thread; be quick
+
     def prune(self, consumer: str, *, older_than_s: float, batch: int = 1000) -> int:
         """Remove up to `batch` marks that are below their partition's frontier and older than the dedupe horizon;
         returns how many were looked at, 0 when a sweep is complete. Short transactions only."""
@@ -330,6 +500,11 @@ class Store(Protocol):
 
     def reports(self, consumer: str | None = None) -> list[WorkerReport]:
         """What workers said last; those silent for an hour are left out."""
+        ...
+
+    def watch(self, asked: Asked, timeout: float) -> Seen:
+        """Wait up to `timeout` seconds for the record's ending to be committed, and return what is seen then; ask it
+        whether it `ended`. Costs nothing while nobody waits. An outage of the store is waited out within the bound."""
         ...
 
     def clock_us(self) -> int:

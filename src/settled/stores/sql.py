@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 
 from settled.errors import ContractError
 from settled.outcome import Attempts, Outcome
-from settled.store import Gap, Position, QuarantineEntry, WorkerReport
+from settled.store import Asked, Gap, Position, QuarantineEntry, Seen, WorkerReport
 from settled.stores import evidence, fence
 from settled.stores.shelf import Shelf
 from settled.stores.statements import Statements
+from settled.stores.watching import Watch, Watcher
 
 T = TypeVar("T")
 
@@ -54,11 +55,16 @@ class SqlStore:
         self._owner = uuid.uuid4().hex  # tells this store's epochs from those of another process
         self._sweeps: dict[str, str] = {}  # consumer -> the last event id that `prune` looked at
         self.quarantine = Shelf(self._query, self._work)
+        self._watcher = Watcher(self._watch)
+        self.on_publish: Callable[[], None] = lambda: None
 
     def _query(self, sql: str, params: Any) -> list[tuple[Any, ...]]:
         raise NotImplementedError
 
     def _work(self, work: Callable[[Statements], T]) -> T:
+        raise NotImplementedError
+
+    def _watch(self) -> Watch:
         raise NotImplementedError
 
     def acquire(self, consumer: str, topic: str, partition: int, epoch: int, identity: str) -> Position | None:
@@ -137,6 +143,9 @@ class SqlStore:
 
     def redrives(self, consumer: str, topic: str, partition: int) -> list[QuarantineEntry]:
         return self.quarantine.redrives(consumer, topic, partition)
+
+    def watch(self, asked: Asked, timeout: float) -> Seen:
+        return self._watcher.wait(asked, timeout)
 
     def prune(self, consumer: str, *, older_than_s: float, batch: int = 1000) -> int:
         before = self.clock_us() - int(older_than_s * 1_000_000)
