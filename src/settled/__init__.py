@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from settled import inbox
+    from settled import inbox, outbox
     from settled.app import App
     from settled.errors import (
         CommitUnknown,
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from settled.outcome import Outcome
     from settled.record import Message, Record
     from settled.store import Tx
+    from settled.tokens import NotYet, Visible, read_your_writes, wait
 
 __all__ = [
     "App",
@@ -39,6 +40,7 @@ __all__ = [
     "HistoryLost",
     "InvalidMessage",
     "Message",
+    "NotYet",
     "Outcome",
     "Record",
     "Refused",
@@ -49,16 +51,24 @@ __all__ = [
     "Tx",
     "Unavailable",
     "Unsupported",
+    "Visible",
     "inbox",
+    "outbox",
+    "read_your_writes",
+    "wait",
 ]
 
-_MODULES = frozenset({"inbox"})  # names that are modules
+_MODULES = frozenset({"inbox", "outbox"})  # names that are modules
 _ROOMS = {
     "App": "settled.app",
     "Outcome": "settled.outcome",
     "Message": "settled.record",
     "Record": "settled.record",
     "Tx": "settled.store",
+    "NotYet": "settled.tokens",
+    "Visible": "settled.tokens",
+    "read_your_writes": "settled.tokens",
+    "wait": "settled.tokens",
 }
 
 

@@ -66,6 +66,25 @@ class StateChanged(Event, frozen=True):
     why: str = ""
 
 
+class Relayed(Event, frozen=True):
+    """Rows of the outbox were accepted by the engine and removed; `seconds` from reading to removal."""
+
+    relay: str
+    count: int
+    seconds: float
+
+
+class RowRefused(Event, frozen=True):
+    """The engine refused a row of the outbox (`count` times by now); parked: it is kept for people."""
+
+    relay: str
+    event_id: str
+    topic: str
+    error: str
+    count: int
+    parked: bool
+
+
 Listener = Callable[[Event], None]
 
 

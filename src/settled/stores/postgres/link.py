@@ -24,7 +24,10 @@ NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 PASSING_CLASSES = frozenset({"08", "40", "53", "57", "58"})  # connection, rollback, resources, intervention, system
 PASSING_STATES = frozenset({"55P03", "25P03", "25006", "40001", "40P01"})
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
-TABLES = "meta|consumer|topic|frontier|inbox|version|attempt|quarantine|quarantine_value|quarantine_note|gap|report"
+TABLES = (
+    "meta|consumer|topic|frontier|inbox|version|attempt|quarantine|quarantine_value|quarantine_note|gap|report"
+    "|outbox|outbox_bucket|outbox_relay"
+)
 _TABLE = re.compile(rf"\bsettled_({TABLES})\b")
 
 
@@ -48,7 +51,7 @@ class Link:
         try:
             connection = GuardedConnection.connect(self.conninfo, autocommit=True)
         except psycopg.Error as exc:
-            raise self._not_connected(exc) from exc
+            raise self.unreached(exc) from exc
         try:
             for name, value in self.settings.items():
                 connection.execute("SELECT set_config(%s, %s, false)", (name, value))
@@ -182,7 +185,8 @@ class Link:
             )
         return SettledError(f"{self.where}: {_brief(exc)} ({exc.sqlstate})")
 
-    def _not_connected(self, exc: psycopg.Error) -> Exception:
+    def unreached(self, exc: psycopg.Error) -> Exception:
+        """What an error of connecting means to the caller."""
         tried = getattr(exc, "pgconn", None)
         if tried is not None and not self._served and (tried.needs_password or tried.used_password):
             return ContractError(

@@ -5,7 +5,7 @@ go out together at the end, and the frontier's row is locked only from there to 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,12 +15,14 @@ from psycopg.pq import TransactionStatus
 from settled import windows
 from settled.engine import Partition
 from settled.errors import ContractError, Fenced, Refused, SettledError, Unavailable
+from settled.outbox_row import Row
 from settled.outcome import Attempts, Ending, Outcome
 from settled.record import Record
 from settled.store import Conflict, ConsumerSpec, Progress, Tx
 from settled.stores import evidence, shelf
 from settled.stores.fence import fenced
-from settled.stores.postgres import texts
+from settled.stores.outgoing import Outgoing
+from settled.stores.postgres import outbox, texts
 from settled.stores.postgres.link import BEGIN, Link
 from settled.stores.postgres.tx import PostgresTx
 
@@ -34,12 +36,16 @@ class PostgresSession:
         self.spec = spec
         self._link = link
         self._consumer = consumer_id
-        self._postgres_tx = PostgresTx(link, self._why_lost)
+        self.outgoing = Outgoing(spec.consumer, self._publish)
+        self._postgres_tx = PostgresTx(link, self.outgoing, self._why_lost)
         self.tx: Tx = self._postgres_tx
         self._fence: Sequence[Progress] = ()
         self._places: dict[Partition, int] = {}
         self._unit = ""  # names the open unit, on the server too
         self._redrive = self._saved = False
+
+    def causes(self, current: Callable[[], Record | None]) -> None:
+        self.outgoing.current = current
 
     def begin(self, fence: Sequence[Progress], *, redrive: bool = False) -> None:
         if self._unit:
@@ -66,11 +72,13 @@ class PostgresSession:
         return evidence.judge(self.spec, records, marks, versions, redrive=self._redrive)
 
     def save(self) -> None:
+        self.outgoing.flush()
         with self._own():
             self._link.run(("RELEASE part_of_settled;" if self._saved else "") + "SAVEPOINT part_of_settled")
         self._saved = True
 
     def undo(self) -> None:
+        self.outgoing.drop()
         with self._own():
             if self._saved:
                 self._link.run("ROLLBACK TO part_of_settled")
@@ -103,6 +111,7 @@ class PostgresSession:
         try:
             self.check()
             self._link.connection.guarded = False
+            self.outgoing.flush()
             self._write(endings, progress, charges)
             windows.reach("marks-written")  # effect and marks are made, nothing is committed
             self._link.commit()
@@ -160,6 +169,10 @@ class PostgresSession:
         epochs: dict[int, int] = dict(found[2].fetchall())
         for place, each in zip(places, fence, strict=True):
             self._require(each, epochs.get(place))
+
+    def _publish(self, rows: list[Row]) -> None:
+        with self._own():
+            outbox.insert(self._link, rows)
 
     def _marks(self, records: Sequence[Record]) -> dict[str, int]:
         found: Iterable[Any] = self._link.all(texts.SCREEN, (self._consumer, [record.id for record in records]))
@@ -308,4 +321,5 @@ class PostgresSession:
 
     def _end(self) -> None:
         self._postgres_tx.shut()
+        self.outgoing.drop()
         self._unit, self._redrive, self._saved = "", False, False

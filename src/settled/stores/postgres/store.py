@@ -17,11 +17,14 @@ import psycopg
 from settled.errors import ContractError, SettledError, Unavailable
 from settled.record import checked_name
 from settled.store import ConsumerSpec, Position, Tx, WorkerReport
+from settled.stores.outgoing import Outgoing
 from settled.stores.postgres import schema
 from settled.stores.postgres.link import Link
+from settled.stores.postgres.outbox import PostgresOutbox, insert
 from settled.stores.postgres.session import PostgresSession
 from settled.stores.postgres.texts import PLACE, UNIT_LOCKS
 from settled.stores.postgres.tx import PostgresTx
+from settled.stores.postgres.watch import PostgresWatch
 from settled.stores.sql import SqlStore, name_id, write_report
 from settled.stores.statements import Statements
 
@@ -38,6 +41,7 @@ _ROW_LOCK_S = 1.0  # how long one try to write the fence waits
 _PATIENT_TRIES = 3  # after them, whoever still holds the row hangs and is ended
 _GRACE_S = 0.5  # units of older epochs may end by themselves before they are ended
 _REPORT_S = 0.05
+_OUTBOX_SETTINGS = {"idle_in_transaction_session_timeout": "5s"}  # no user's code runs in its transactions
 
 
 class PostgresStore(SqlStore):
@@ -59,6 +63,7 @@ class PostgresStore(SqlStore):
         self._link = Link(conninfo, self.schema, settings=self._settings)
         self._lock = threading.RLock()
         self._ready = self._closed = False
+        self._outbox: PostgresOutbox | None = None
         self._wait = threading.Event()  # never set: waits between looks at the server
         super().__init__()
 
@@ -101,10 +106,13 @@ class PostgresStore(SqlStore):
         def work() -> None:
             link.run("SET LOCAL lock_timeout = 0")  # others set up first
             link.run("SELECT pg_advisory_xact_lock(?)", (_SETUP_LOCK,))
-            tx = PostgresTx(link)
+            outgoing = Outgoing("", lambda rows: insert(link, rows))
+            tx = PostgresTx(link, outgoing)
             tx.open()
             try:
                 setup(tx)
+                link.connection.guarded = False
+                outgoing.flush()
             except psycopg.Error as exc:
                 faults.append(exc)
                 raise
@@ -168,7 +176,20 @@ class PostgresStore(SqlStore):
 
     def session(self, spec: ConsumerSpec) -> PostgresSession:
         consumer = self._work(lambda handle: name_id(handle, "consumer", spec.consumer))
-        return PostgresSession(Link(self._conninfo, self.schema, settings=self._settings), spec, consumer)
+        session = PostgresSession(Link(self._conninfo, self.schema, settings=self._settings), spec, consumer)
+        session.outgoing.on_publish = lambda: self.on_publish()
+        return session
+
+    @property
+    def outbox(self) -> PostgresOutbox:
+        with self._lock:
+            self._require_ready()
+            if self._outbox is None:
+                self._outbox = PostgresOutbox(Link(self._conninfo, self.schema, settings=_OUTBOX_SETTINGS))
+            return self._outbox
+
+    def _watch(self) -> PostgresWatch:
+        return PostgresWatch(Link(self._conninfo, self.schema, settings=self._settings))
 
     def report(self, consumer: str, member: str, state: WorkerReport | None) -> None:
         """Waits for locks no longer than a twentieth of a second; then the report is left out."""
@@ -195,6 +216,9 @@ class PostgresStore(SqlStore):
         with self._lock:
             if not self._closed:
                 self._closed = True
+                self._watcher.close()
+                if self._outbox is not None:
+                    self._outbox.close()
                 self._link.close()
 
     # helpers

@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 
 from settled.errors import ContractError, SettledError, Unavailable
+from settled.stores.outgoing import Outgoing
 from settled.stores.postgres.guard import GuardedCursor
 from settled.stores.postgres.link import Link
 
@@ -35,8 +36,10 @@ class PostgresTx:
     lost             says whether an outage is more than that: a successor that ended this connection
     """
 
-    def __init__(self, link: Link, lost: Callable[[Unavailable], SettledError] = lambda outage: outage) -> None:
-        self._link, self._lost = link, lost
+    def __init__(
+        self, link: Link, outgoing: Outgoing, lost: Callable[[Unavailable], SettledError] = lambda outage: outage
+    ) -> None:
+        self._link, self._outgoing, self._lost = link, outgoing, lost
         self.spoiled: Exception | None = None
         self._spare: Any = None
         self._cursor: Callable[[], GuardedCursor] = self._closed
@@ -67,6 +70,12 @@ class PostgresTx:
     def copy(self, sql: Any, params: Any = ()) -> Any:
         """COPY, as psycopg does it: `with tx.copy("COPY t FROM STDIN") as copy: copy.write_row(...)`."""
         return self._cursor().copy(sql, params or None)
+
+    def publish(self, value: Any = None, **fields: Any) -> str:
+        """Put a message into the outbox, see `settled.store.Tx`."""
+        if self._cursor == self._closed:
+            self._cursor()
+        return self._outgoing.publish(value, **fields)
 
     def open(self) -> None:
         self.spoiled = None

@@ -8,6 +8,8 @@ attempt           records that failed or are suspected and have not ended
 quarantine        records kept for people with their evidence; notes and large values in tables of their own
 gap               offsets that were gone when a consumer wanted them
 report            what each worker last said of itself
+outbox            messages that wait to be published, see `settled.outbox_row`; sent ones are removed
+outbox_bucket     who relays which keys, under which epoch; outbox_relay: the relays that live
 """
 
 from __future__ import annotations
@@ -117,6 +119,45 @@ CREATE TABLE settled_report (
   why TEXT NOT NULL,
   updated_us INTEGER NOT NULL,
   PRIMARY KEY (consumer, member)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE settled_outbox (
+  seq INTEGER PRIMARY KEY AUTOINCREMENT,
+  id TEXT NOT NULL,
+  aggregatetype TEXT NOT NULL,
+  aggregateid TEXT,
+  type TEXT,
+  payload ANY,
+  record_key BLOB,
+  headers BLOB,
+  version INTEGER,
+  event_time_us INTEGER,
+  correlation_id TEXT,
+  causation_id TEXT,
+  created_us INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000.0 AS INTEGER)),
+  state INTEGER NOT NULL DEFAULT 0,
+  attempts INTEGER NOT NULL DEFAULT 0,
+  due_us INTEGER NOT NULL DEFAULT 0,
+  error TEXT,
+  bucket INTEGER GENERATED ALWAYS AS (
+    (7 * coalesce(unicode(substr(coalesce(aggregateid, id), -1)), 0)
+      + 5 * coalesce(unicode(substr(coalesce(aggregateid, id), -2, 1)), 0)
+      + 3 * coalesce(unicode(substr(coalesce(aggregateid, id), -3, 1)), 0)
+      + length(coalesce(aggregateid, id))) & 15
+  ) VIRTUAL
+) STRICT;
+CREATE INDEX settled_outbox_pending ON settled_outbox (bucket) WHERE state < 2;
+CREATE INDEX settled_outbox_failing ON settled_outbox (aggregatetype, aggregateid) WHERE state = 1;
+CREATE TABLE settled_outbox_bucket (
+  bucket INTEGER PRIMARY KEY,
+  epoch INTEGER NOT NULL,
+  owner TEXT NOT NULL
+) STRICT;
+CREATE TABLE settled_outbox_relay (
+  relay TEXT PRIMARY KEY,
+  host TEXT NOT NULL,
+  pid INTEGER NOT NULL,
+  until_us INTEGER NOT NULL,
+  why TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 """,
 )

@@ -5,7 +5,7 @@ end if there was none; marks, versions, frontiers and quarantine are written at 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -15,11 +15,14 @@ from settled import windows
 from settled.clock import wall_us
 from settled.engine import Partition
 from settled.errors import ContractError, Fenced
+from settled.outbox_row import Row
 from settled.outcome import Attempts, Ending, Outcome
 from settled.record import Record
 from settled.store import Conflict, ConsumerSpec, Progress, Tx
 from settled.stores import evidence, shelf
 from settled.stores.fence import fenced
+from settled.stores.outgoing import Outgoing
+from settled.stores.sqlite import outbox
 from settled.stores.sqlite.handle import Handle, ended_by_sqlite
 from settled.stores.sqlite.tx import GuardedTx
 
@@ -73,12 +76,16 @@ class SqliteSession:
         self.spec = spec
         self._handle = handle
         self._consumer = consumer_id
-        self._guarded_tx = GuardedTx(handle)
+        self.outgoing = Outgoing(spec.consumer, self._publish)
+        self._guarded_tx = GuardedTx(handle, self.outgoing)
         self.tx: Tx = self._guarded_tx
         self._fence: list[tuple[int, Progress]] = []
         self._places: dict[Partition, int] = {}
         self._range_rest = 0
         self._unit = self._writing = self._redrive = self._saving = False
+
+    def causes(self, current: Callable[[], Record | None]) -> None:
+        self.outgoing.current = current
 
     def begin(self, fence: Sequence[Progress], *, redrive: bool = False) -> None:
         if self._unit:
@@ -106,6 +113,7 @@ class SqliteSession:
         return evidence.judge(self.spec, records, marks, versions, redrive=self._redrive)
 
     def save(self) -> None:
+        self.outgoing.flush()
         if self._writing and not self._handle.ended:
             if self._saving:
                 self._own("RELEASE settled_part")
@@ -115,6 +123,7 @@ class SqliteSession:
     def undo(self) -> None:
         if self._handle.ended:
             raise ended_by_sqlite()
+        self.outgoing.drop()
         if self._writing and self._saving:
             self._own("ROLLBACK TO settled_part")
         self._handle.refusal = None
@@ -135,6 +144,7 @@ class SqliteSession:
             raise ContractError("there is no unit to settle", field="session", hint="call begin first")
         try:
             self.check()
+            self.outgoing.flush()
             if not self._writing:
                 self._open()
             self._handle.guarded = False
@@ -196,6 +206,17 @@ class SqliteSession:
         if self._saving:
             self._own("SAVEPOINT settled_part")
         self._guarded_tx.open()
+
+    def _publish(self, rows: list[Row]) -> None:
+        if not self._writing:
+            self._open_for_handler()
+        guarded, self._handle.guarded = self._handle.guarded, False
+        try:
+            outbox.insert(self._handle, rows)
+        except apsw.Error as exc:
+            raise self._handle.meaning(exc) from exc
+        finally:
+            self._handle.guarded = guarded
 
     def _open(self) -> None:
         self._handle.begin()
@@ -345,6 +366,7 @@ class SqliteSession:
 
     def _end(self) -> None:
         self._guarded_tx.shut()
+        self.outgoing.drop()
         self._unit = self._writing = self._redrive = self._saving = False
 
 

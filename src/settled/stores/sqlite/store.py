@@ -15,11 +15,14 @@ from settled.clock import wall_us
 from settled.errors import ContractError, SettledError, Unavailable
 from settled.sqlite import BUSY_S, path_of
 from settled.store import ConsumerSpec, Tx, WorkerReport
+from settled.stores.outgoing import Outgoing
 from settled.stores.sql import SqlStore, name_id, write_report
 from settled.stores.sqlite import schema
 from settled.stores.sqlite.handle import Handle
+from settled.stores.sqlite.outbox import SqliteOutbox, insert
 from settled.stores.sqlite.session import SqliteSession
 from settled.stores.sqlite.tx import GuardedTx
+from settled.stores.sqlite.watch import SqliteWatch
 from settled.stores.statements import Statements
 
 T = TypeVar("T")
@@ -45,6 +48,7 @@ class SqliteStore(SqlStore):
         self._handle = Handle(path, **self._options)
         self._lock = threading.RLock()
         self._ready = self._closed = False
+        self._outbox: SqliteOutbox | None = None
         super().__init__()
 
     # set-up
@@ -63,10 +67,13 @@ class SqliteStore(SqlStore):
         faults: list[apsw.Error] = []  # of the user's own statements: theirs to see as they are
 
         def work() -> None:
-            tx = GuardedTx(handle)
+            outgoing = Outgoing("", lambda rows: insert(handle, rows))
+            tx = GuardedTx(handle, outgoing)
             tx.open()
             try:
                 setup(tx)
+                handle.guarded = False
+                outgoing.flush()
             except apsw.Error as exc:
                 faults.append(exc)
                 raise
@@ -87,7 +94,20 @@ class SqliteStore(SqlStore):
     def session(self, spec: ConsumerSpec) -> SqliteSession:
         rows = self._query("SELECT id FROM settled_consumer WHERE name = ?", (spec.consumer,))
         consumer = rows[0][0] if rows else self._work(lambda handle: name_id(handle, "consumer", spec.consumer))
-        return SqliteSession(Handle(self._path, **self._options), spec, consumer)
+        session = SqliteSession(Handle(self._path, **self._options), spec, consumer)
+        session.outgoing.on_publish = lambda: self.on_publish()
+        return session
+
+    @property
+    def outbox(self) -> SqliteOutbox:
+        with self._lock:
+            self._require_ready()
+            if self._outbox is None:
+                self._outbox = SqliteOutbox(Handle(self._path, **self._options))
+            return self._outbox
+
+    def _watch(self) -> SqliteWatch:
+        return SqliteWatch(Handle(self._path, **self._options))
 
     def report(self, consumer: str, member: str, state: WorkerReport | None) -> None:
         """Waits for locks no longer than a twentieth of a second; then the report is left out."""
@@ -109,6 +129,9 @@ class SqliteStore(SqlStore):
         with self._lock:
             if not self._closed:
                 self._closed = True
+                self._watcher.close()
+                if self._outbox is not None:
+                    self._outbox.close()
                 self._handle.close()
 
     # helpers

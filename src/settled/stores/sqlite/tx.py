@@ -13,14 +13,15 @@ import apsw
 
 from settled.errors import ContractError, SettledError
 from settled.sqlite import translate
+from settled.stores.outgoing import Outgoing
 from settled.stores.sqlite.handle import Handle, ended_by_sqlite
 
 
 class GuardedTx:
     """What handlers write through; see `settled.store.Tx`. `start` runs at the first use of a unit."""
 
-    def __init__(self, handle: Handle) -> None:
-        self._handle = handle
+    def __init__(self, handle: Handle, outgoing: Outgoing) -> None:
+        self._handle, self._outgoing = handle, outgoing
         self._start: Callable[[], None] = self.open
         handle.on_end = self._end
         self.shut()
@@ -40,6 +41,12 @@ class GuardedTx:
         except apsw.Error as exc:
             self._explain(exc)
             raise
+
+    def publish(self, value: Any = None, **fields: Any) -> str:
+        """Put a message into the outbox, see `settled.store.Tx`."""
+        if self._run in (self._closed, self._gone):
+            self._run("", ())
+        return self._outgoing.publish(value, **fields)
 
     def _explain(self, exc: apsw.Error) -> None:
         """Raise settled's error where the fault is not the statement's own."""

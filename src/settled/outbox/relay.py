@@ -1,0 +1,307 @@
+"""The relay: pending rows -> the engine -> removed once accepted. Several may run; each owns some buckets of keys.
+
+A row is sent under its own id and removed only after its receipt, so a death in between sends it again under the same
+id. A refused row is tried again later and holds back the later rows of its key, until it is parked. An outage of the
+engine or the store burns no attempt: rows pile up, and drain at the governed rate when it is over.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from settled import windows
+from settled.engine import Engine, Pending, Producer, ProducerSpec
+from settled.errors import ContractError, SettledError, Unavailable
+from settled.events import Events, Relayed, RowRefused, StateChanged
+from settled.outbox.pace import Pace
+from settled.record import Message
+from settled.store import OutboxRow, RowFailure, Store
+
+log = logging.getLogger("settled.outbox")
+
+Key = tuple[str, bytes]
+
+
+class RelayPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """How a relay works.
+
+    rate             at most so many rows a second, none: as fast as it goes; per relay
+    rows, bytes      at most so much is read, and held in memory, at a time
+    batch            so many rows go to the engine in one batch
+    attempts         refusals after which a row is parked
+    first_s, most_s  the delay after the first refusal, doubled for each further one up to `most_s`
+    lease_s          how long others wait for this relay's sign of life
+    poll_s           how often it looks by itself when nothing wakes it
+    topics           topic of a row -> topic to publish to, where they differ
+    """
+
+    rate: float | None = None
+    rows: int = 2000
+    bytes: int = 4_000_000
+    batch: int = 500
+    attempts: int = 8
+    first_s: float = 1.0
+    most_s: float = 60.0
+    lease_s: float = 10.0
+    poll_s: float = 1.0
+    topics: Mapping[str, str] = {}
+
+
+class Relay:
+    """`run` blocks; `stop` may be called from any thread. It has a producer of its own on `engine`; both ports stay
+    open when it ends."""
+
+    def __init__(
+        self,
+        store: Store,
+        engine: Engine,
+        policy: RelayPolicy | None = None,
+        *,
+        name: str | None = None,
+        events: Events | None = None,
+    ) -> None:
+        self.policy = policy or RelayPolicy()
+        _check(self.policy)
+        self.name = f"{name or socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.relayed = self.refused = 0
+        self._store, self._engine = store, engine
+        self._events = events or Events()
+        self._stop = threading.Event()
+        self._pace = Pace(self.policy.rate, self._stop.wait)
+        self._producer: Producer | None = None
+        self._held: dict[int, int] = {}
+        self._hold_next = 0.0
+        self._unmarked: list[OutboxRow] = []  # accepted, and not yet removed
+        self._unwritten: list[RowFailure] = []
+        self._due: list[float] = []  # when rows that were refused here are due, on this process's clock
+        self._outages = 0
+        self._why = ""
+
+    def run(self, *, drain: bool = False) -> None:
+        """Relay until `stop`; with `drain`, until no row is left that could be sent now. Raises what only a person can
+        mend (no tables, no rights); outages are waited out."""
+        self._tell("running")
+        try:
+            while not self._stop.is_set():
+                try:
+                    self._hold()
+                    if self._pass():
+                        continue
+                    if drain and self._is_drained():
+                        return
+                    self._rest()
+                except Unavailable as outage:
+                    self._wait_out(outage)
+        finally:
+            self._end()
+
+    def stop(self) -> None:
+        """Any thread: end `run` after the batch that is under way."""
+        self._stop.set()
+        self._store.outbox.wakeup()
+
+    # One pass, in the order it runs.
+
+    def _hold(self) -> None:
+        """Say that this relay lives, often enough; buckets change between passes only."""
+        now = time.monotonic()
+        if now >= self._hold_next:
+            self._write_down()  # what belongs to buckets that may be given up
+            self._held = self._store.outbox.hold(self.name, lease_s=self.policy.lease_s, why=self._why)
+            self._hold_next = now + self.policy.lease_s / 4
+
+    def _pass(self) -> int:
+        """Read, publish, write down. Returns how many rows were dealt with."""
+        self._write_down()
+        policy = self.policy
+        most = policy.rows if policy.rate is None else min(policy.rows, max(1, int(policy.rate)))
+        rows = self._store.outbox.pending(self._held, rows=most, bytes=policy.bytes)
+        if not rows:
+            return 0
+        windows.reach("relay-read")
+        began = time.perf_counter()
+        blocked: set[Key] = set()
+        step = min(policy.batch, self._pace.step or policy.batch)
+        for start in range(0, len(rows), step):
+            batch = rows[start : start + step]
+            self._pace.take(len(batch))
+            if self._stop.is_set():
+                break
+            self._publish(batch, blocked)
+        count, refused = len(self._unmarked), len(self._unwritten)
+        windows.reach("relay-sent")
+        self._write_down()
+        windows.reach("relay-marked")
+        self._recovered()
+        self.relayed += count
+        self.refused += refused
+        self._events.tell(Relayed(self.name, count, time.perf_counter() - began))
+        return count + refused
+
+    def _publish(self, batch: Sequence[OutboxRow], blocked: set[Key]) -> None:
+        """Send a batch and wait for its receipts. Rows of `blocked` keys are left; a refused row's key joins them."""
+        producer = self._opened()
+        send, topics = producer.send, self.policy.topics
+        sent: list[tuple[OutboxRow, Pending]] = []
+        for row in batch:
+            message = row.message
+            if blocked and _key(message) in blocked:
+                continue
+            if topics and message.topic in topics:
+                message = msgspec.structs.replace(message, topic=topics[message.topic])
+            try:
+                sent.append((row, send(message)))
+            except Unavailable:
+                raise
+            except SettledError as error:
+                self._refuse(row, error, blocked)
+        if sent and not self._flush(producer):
+            self._judge(sent, blocked)
+        else:
+            self._unmarked += [row for row, _ in sent]
+
+    def _flush(self, producer: Producer) -> bool:
+        """Wait for all receipts, staying alive for the others meanwhile. False: some failed."""
+        while True:
+            try:
+                producer.flush(timeout=self.policy.lease_s / 4)
+            except TimeoutError:
+                lease_s = self.policy.lease_s
+                self._store.outbox.hold(self.name, lease_s=lease_s, why="waiting for the engine", keep=True)
+                if self._stop.is_set():
+                    raise Unavailable("stopped before the engine answered") from None
+            except SettledError:
+                return False
+            else:
+                return True
+
+    def _judge(self, sent: Sequence[tuple[OutboxRow, Pending]], blocked: set[Key]) -> None:
+        """Each receipt by itself. An outage leaves its rows pending; whether they were stored is not known."""
+        outage: Unavailable | None = None
+        for row, pending in sent:
+            try:
+                pending.result(self.policy.lease_s)
+            except TimeoutError:
+                outage = outage or Unavailable("the engine gave no answer", hint="it is asked again")
+            except Unavailable as error:
+                outage = outage or error
+            except SettledError as error:
+                self._refuse(row, error, blocked)
+            else:
+                self._unmarked.append(row)
+        if outage is not None:
+            raise outage
+
+    def _refuse(self, row: OutboxRow, error: SettledError, blocked: set[Key]) -> None:
+        policy = self.policy
+        if row.message.key is not None:
+            blocked.add(_key(row.message))
+        count = row.attempts + 1
+        parked = count >= policy.attempts
+        delay = min(policy.most_s, policy.first_s * 2.0 ** min(count - 1, 30)) * random.uniform(0.9, 1.1)
+        text = f"{type(error).__name__}: {error.message}"
+        due_us = self._store.clock_us() + int(delay * 1_000_000)
+        self._unwritten.append(RowFailure(row, text, due_us, parked))
+        if not parked:
+            self._due.append(time.monotonic() + delay)
+        self._events.tell(RowRefused(self.name, row.message.id, row.message.topic, text, count, parked))
+        if parked:
+            log.warning("outbox row %d (event %s) is parked: %s", row.seq, row.message.id, text)
+
+    def _write_down(self) -> None:
+        """Remove what was accepted, note what was refused. Kept for the next time when the store is out of reach."""
+        outbox = self._store.outbox
+        if self._unmarked:
+            outbox.sent(self._held, self._unmarked)
+            self._unmarked = []
+        if self._unwritten:
+            outbox.failed(self._held, self._unwritten)
+            self._unwritten = []
+
+    # When there is nothing to do, or nothing can be done.
+
+    def _is_drained(self) -> bool:
+        found = self._store.outbox.status()
+        return found.pending + found.failing == 0 or (found.pending == 0 and not self._held)
+
+    def _rest(self) -> None:
+        now = time.monotonic()
+        self._due = [moment for moment in self._due if moment > now]
+        until = min([now + self.policy.poll_s, self._hold_next, *self._due])
+        self._store.outbox.wait(self.name, max(0.0, until - now) + 0.001)
+
+    def _wait_out(self, outage: Unavailable) -> None:
+        """Wait with growing distances; rows stay pending and no attempt is counted."""
+        if not self._why:
+            self._tell("waiting", outage.message)
+        self._why = outage.message
+        self._outages += 1
+        delay = min(5.0, 0.05 * 2.0 ** min(self._outages, 10)) * random.uniform(0.8, 1.2)
+        self._stop.wait(min(delay, self.policy.lease_s / 4))
+
+    def _recovered(self) -> None:
+        self._outages = 0
+        if self._why:
+            self._why = ""
+            self._tell("running")
+
+    def _opened(self) -> Producer:
+        """Batches close when the relay says so, so that what is sent at once is accepted at once or not at all where
+        the engine appends whole batches, and the order of a key survives an outage."""
+        if self._producer is None:
+            policy = self.policy
+            room = max(policy.bytes, 2 * self._engine.capabilities.max_message_bytes)
+            self._producer = self._engine.producer(
+                ProducerSpec(
+                    durability="committed" if "committed" in self._engine.capabilities.durability else "local",
+                    batch_records=policy.batch,
+                    batch_bytes=room,
+                    buffer_bytes=4 * room,
+                    linger_s=60.0,
+                )
+            )
+        return self._producer
+
+    def _end(self) -> None:
+        """Leave in good order as far as that is possible; the lease does the rest."""
+        producer, self._producer = self._producer, None
+        try:
+            self._write_down()
+            self._store.outbox.leave(self.name)
+        except Unavailable as outage:
+            log.info("relay %s leaves without saying so: %s", self.name, outage)
+        finally:
+            if producer is not None:
+                _close(producer)
+            self._tell("stopped")
+
+    def _tell(self, state: str, why: str = "") -> None:
+        self._events.tell(StateChanged(f"outbox relay {self.name}", state, why))
+
+
+def _close(producer: Producer) -> None:
+    try:
+        producer.close()
+    except SettledError as error:
+        log.info("what was in the relay's last batch is sent again: %s", error)
+
+
+def _key(message: Message) -> Any:
+    return message.topic, message.key
+
+
+def _check(policy: RelayPolicy) -> None:
+    for name in ("rows", "bytes", "batch", "attempts", "first_s", "most_s", "lease_s", "poll_s", "rate"):
+        value = getattr(policy, name)
+        if value is not None and value <= 0:
+            raise ContractError(f"must be above 0, not {value}", field=f"relay.{name}", value=value, hint="raise it")

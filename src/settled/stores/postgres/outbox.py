@@ -1,0 +1,167 @@
+"""The outbox in PostgreSQL. A relay that finds nothing says so in its row and listens; inserts then notify it.
+
+Rows are selected by what they are, never by a number above the last one seen: a row whose transaction commits late, or
+never, holds up nothing and is missed by nobody. Removing sent rows is one statement: no client can stop in its middle.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import psycopg
+
+from settled.outbox_row import CHANNEL, INSERT_MANY, Row
+from settled.store import OutboxRow
+from settled.stores.outbox import ANY_FAILING, NOT_BEHIND, ROW, SqlOutbox, row_from
+from settled.stores.postgres.link import Link
+from settled.stores.statements import Statements
+
+T = TypeVar("T")
+
+_BUSY_S = 0.2  # a relay that has not waited for so long is busy: nobody need notify it
+_ROW_BYTES = 200
+_SOME = (
+    "SELECT {names} FROM unnest(CAST(? AS smallint[]), CAST(? AS bigint[])) AS b(place, after) CROSS JOIN LATERAL ("
+    " SELECT *, sum(coalesce(octet_length(s.payload), 0) + {overhead}) OVER (ORDER BY s.seq ROWS UNBOUNDED PRECEDING)"
+    " AS total FROM (SELECT {row} FROM settled_outbox o WHERE o.bucket = b.place AND o.seq > b.after AND o.state < 2"
+    "{behind} ORDER BY o.seq LIMIT ?) AS s) AS found"
+    " WHERE total - coalesce(octet_length(payload), 0) - {overhead} < ? ORDER BY seq"
+)
+_PARTS = {"names": ROW.replace("o.", "found."), "row": ROW, "overhead": _ROW_BYTES}
+_ALL, _DUE = (_SOME.format(**_PARTS, behind=behind) for behind in ("", NOT_BEHIND))
+_REMOVE = (
+    "WITH mine AS (SELECT h.bucket FROM settled_outbox_bucket h WHERE (h.bucket, h.epoch) IN"
+    " (SELECT * FROM unnest(CAST(? AS smallint[]), CAST(? AS bigint[]))) ORDER BY h.bucket FOR SHARE),"
+    " gone AS (DELETE FROM settled_outbox o"
+    " USING unnest(CAST(? AS smallint[]), CAST(? AS bigint[])) AS s(place, number)"
+    " WHERE o.bucket = s.place AND o.seq = s.number AND o.bucket IN (SELECT bucket FROM mine) RETURNING 1)"
+    " SELECT count(*) FROM gone"
+)
+_WAITING = "UPDATE settled_outbox_relay SET waiting = ? WHERE relay = ? AND waiting <> ?"
+
+
+class PostgresOutbox(SqlOutbox):
+    """See `settled.store.Outbox`."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._lock = threading.RLock()
+        self._ear: psycopg.Connection[Any] | None = None  # listens
+        self._wake_end, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._waiting = ""  # the relay that said that it waits
+        self._waited = 0.0
+
+    def pending(self, held: Mapping[int, int], *, rows: int, bytes: int) -> list[OutboxRow]:
+        if not held:
+            return []
+        with self._lock:
+            due: tuple[int, ...] = ()
+            if self._query(ANY_FAILING, ()):
+                now = self._link.now()
+                due = (now, now)
+            share = max(1, rows // len(held))
+            found = self._some(dict.fromkeys(held, -1), due, share, max(1, bytes // len(held)))
+            size = sum(row.message.size + _ROW_BYTES for row in found)
+            last = _last_of_full(found, share)
+            if last and rows - len(found) >= rows // 2 and size < bytes // 2:
+                share = (rows - len(found)) // len(last)
+                found += self._some(last, due, share, (bytes - size) // len(last))
+                found.sort(key=lambda row: row.seq)
+            return found
+
+    def _some(self, after: Mapping[int, int], due: tuple[int, ...], share: int, bytes: int) -> list[OutboxRow]:
+        params = (list(after), list(after.values()), *due, share, bytes)
+        return [row_from(row) for row in self._query(_DUE if due else _ALL, params)]
+
+    def sent(self, held: Mapping[int, int], rows: Sequence[OutboxRow]) -> int:
+        params = (list(held), list(held.values()), [row.bucket for row in rows], [row.seq for row in rows])
+        removed = int(self._query(_REMOVE, params)[0][0])
+        if self._waiting and time.monotonic() - self._waited > _BUSY_S:
+            self._say(self._waiting, waits=False)
+        return removed
+
+    def wait(self, relay: str, seconds: float) -> None:
+        if self._waiting != relay:
+            self._listen()
+            self._say(relay, waits=True)  # and look once more: what was inserted meanwhile notified nobody
+            return
+        ear = self._listen()
+        try:
+            ready, _, _ = select.select([ear.pgconn.socket, self._wake_end], [], [], max(0.0, seconds))
+            if self._wake_end in ready:
+                os.read(self._wake_end, 4096)
+            if ear.pgconn.socket in ready:
+                ear.pgconn.consume_input()
+                while ear.pgconn.notifies() is not None:
+                    pass
+        except psycopg.Error as exc:
+            self._hang_up()
+            raise self._link.meaning(exc) from exc
+        self._waited = time.monotonic()
+
+    def wakeup(self) -> None:
+        try:
+            os.write(self._wake, b"w")
+        except BlockingIOError:
+            return  # full: it will wake anyway
+
+    def leave(self, relay: str) -> None:
+        self._waiting = ""
+        super().leave(relay)
+
+    def close(self) -> None:
+        with self._lock:
+            self._hang_up()
+            self._link.close()
+            for end in (self._wake_end, self._wake):
+                os.close(end)
+
+    def _listen(self) -> psycopg.Connection[Any]:
+        if self._ear is None or self._ear.closed:
+            self._waiting = ""
+            try:
+                self._ear = psycopg.connect(self._link.conninfo, autocommit=True)
+                self._ear.execute(f'LISTEN "{CHANNEL}"')
+            except psycopg.Error as exc:
+                self._hang_up()
+                raise self._link.unreached(exc) from exc
+        return self._ear
+
+    def _hang_up(self) -> None:
+        if self._ear is not None:
+            self._ear.close()
+            self._ear = None
+        self._waiting = ""
+
+    def _say(self, relay: str, *, waits: bool) -> None:
+        self._work(lambda handle: handle.run(_WAITING, (waits, relay, waits)))
+        self._waiting = relay if waits else ""
+        self._waited = time.monotonic()
+
+    def _query(self, sql: str, params: Any) -> list[tuple[Any, ...]]:
+        with self._lock:
+            return self._link.rows(sql, params)
+
+    def _work(self, work: Callable[[Statements], T]) -> T:
+        with self._lock:
+            return self._link.write(lambda: work(self._link))
+
+
+def insert(link: Link, rows: list[Row]) -> None:
+    """Inside a transaction: put rows into the outbox. Raises psycopg's errors."""
+    link.run(INSERT_MANY, [list(column) for column in zip(*rows, strict=True)])
+
+
+def _last_of_full(found: Sequence[OutboxRow], share: int) -> dict[int, int]:
+    """The last number of each bucket of which as many rows came as were asked for."""
+    counts: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for row in found:
+        counts[row.bucket] = counts.get(row.bucket, 0) + 1
+        last[row.bucket] = row.seq
+    return {bucket: seq for bucket, seq in last.items() if counts[bucket] == share}
