@@ -74,6 +74,14 @@ class Relayed(Event, frozen=True):
     seconds: float
 
 
+class RelayStateChanged(Event, frozen=True):
+    """A relay's state: running, waiting (for the store or the engine, `why` in words) or stopped."""
+
+    relay: str
+    state: str
+    why: str = ""
+
+
 class RowRefused(Event, frozen=True):
     """The engine refused a row of the outbox (`count` times by now); parked: it is kept for people."""
 

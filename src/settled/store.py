@@ -202,12 +202,13 @@ class RelayReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutboxStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """`oldest_age_s` is the age of the oldest row that is not parked."""
+    """`oldest_age_s` is the age of the oldest row that is not parked. `by_bucket` counts the pending rows."""
 
     pending: int
     failing: int
     parked: int
     oldest_age_s: float | None
+    by_bucket: dict[int, int]
     relays: list[RelayReport]
 
 

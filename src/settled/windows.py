@@ -43,7 +43,7 @@ class Fate(msgspec.Struct, frozen=True):
 class Window(msgspec.Struct, frozen=True, kw_only=True):
     """One instant.
 
-    journey     publish, takeover, group, failure, redrive, revoke, stop or retention
+    journey     publish, takeover, group, failure, redrive, revoke, stop, relay or retention
     durable     what just became durable, or was durable already
     pending     what is not durable yet
     most        the fate under at-most-once; least: at-least-once; effectively: effectively-once
@@ -110,6 +110,11 @@ def _of(
         repair=repair,
     )
 
+
+_RELAY = "until the dead relay's lease runs out, by the store's clock; other relays' keys are not touched"
+_NEXT_RELAY = "another relay, which takes over the dead one's keys under a new epoch"
+_RELAYED_TWICE = Fate(again="the handlers of the batch's messages: each message is a second record under its id")
+_RELAYED_ONCE = Fate(ambiguous="nothing: the inbox refuses the second record of an id")
 
 _HARMLESS = (_NOTHING, _NOTHING, _NOTHING)
 _RUN = (_GROUP_LOST, _GROUP_AGAIN, _GROUP_AGAIN)
@@ -260,6 +265,33 @@ WINDOWS: tuple[Window, ...] = (
         _RAN,
         "the groups before",
         "what runs; partitions are not given back",
+    ),
+    _of(
+        "relay-read",
+        "relay",
+        _HARMLESS,
+        "the outbox's rows",
+        "their publication: the engine has none of the batch",
+        _RELAY,
+        _NEXT_RELAY,
+    ),
+    _of(
+        "relay-sent",
+        "relay",
+        (_RELAYED_TWICE, _RELAYED_TWICE, _RELAYED_ONCE),
+        "the batch, in the log; the outbox's rows still stand",
+        "their removal: another relay publishes them again, under the same ids",
+        _RELAY,
+        _NEXT_RELAY,
+    ),
+    _of(
+        "relay-marked",
+        "relay",
+        _HARMLESS,
+        "the batch, in the log; its rows are removed from the outbox",
+        "what this process knows of it",
+        _RELAY,
+        _NEXT_RELAY,
     ),
     _of(
         "retention-uncommitted",

@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from settled.cli import contract, demo, doctor, drill, init, log, publish, quarantine, run, status, store, topic
+from settled.cli import contract, demo, doctor, drill, init, log, outbox, publish, quarantine, run, status, store, topic
 
 
 def command() -> Any:
@@ -37,6 +37,7 @@ def command() -> Any:
         ("group", status.group_verbs),
         ("contract", contract.verbs),
         ("quarantine", quarantine.verbs),
+        ("outbox", outbox.verbs),
         ("store", store.verbs),
         ("log", log.verbs),
     ):

@@ -22,7 +22,7 @@ import msgspec
 from settled import windows
 from settled.engine import Engine, Pending, Producer, ProducerSpec
 from settled.errors import ContractError, SettledError, Unavailable
-from settled.events import Events, Relayed, RowRefused, StateChanged
+from settled.events import Events, Relayed, RelayStateChanged, RowRefused
 from settled.outbox.pace import Pace
 from settled.record import Message
 from settled.store import OutboxRow, RowFailure, Store
@@ -88,8 +88,8 @@ class Relay:
         self._why = ""
 
     def run(self, *, drain: bool = False) -> None:
-        """Relay until `stop`; with `drain`, until no row is left that could be sent now. Raises what only a person can
-        mend (no tables, no rights); outages are waited out."""
+        """Relay until `stop`; with `drain`, until no row is left but those that are parked, failing and not due, or
+        behind such a one. Raises what only a person can mend (no tables, no rights); outages are waited out."""
         self._tell("running")
         try:
             while not self._stop.is_set():
@@ -231,8 +231,8 @@ class Relay:
     # When there is nothing to do, or nothing can be done.
 
     def _is_drained(self) -> bool:
-        found = self._store.outbox.status()
-        return found.pending + found.failing == 0 or (found.pending == 0 and not self._held)
+        """Nothing is left of the own buckets; have the others' owners ended theirs too?"""
+        return not any(bucket not in self._held for bucket in self._store.outbox.status().by_bucket)
 
     def _rest(self) -> None:
         now = time.monotonic()
@@ -286,7 +286,7 @@ class Relay:
             self._tell("stopped")
 
     def _tell(self, state: str, why: str = "") -> None:
-        self._events.tell(StateChanged(f"outbox relay {self.name}", state, why))
+        self._events.tell(RelayStateChanged(self.name, state, why))
 
 
 def _close(producer: Producer) -> None:

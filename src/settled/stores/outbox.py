@@ -91,16 +91,18 @@ class SqlOutbox:
     def status(self) -> OutboxStatus:
         def work(handle: Statements) -> OutboxStatus:
             now = handle.now()
-            counts = dict(handle.all("SELECT state, count(*) FROM settled_outbox GROUP BY state"))
+            groups = handle.all("SELECT state, bucket, count(*) FROM settled_outbox GROUP BY state, bucket")
+            counts = [sum(count for state, _, count in groups if state == number) for number in range(len(STATES))]
             oldest = handle.all("SELECT min(created_us) FROM settled_outbox WHERE state < 2")[0][0]
             owned: dict[str, list[int]] = {}
             for bucket, _, owner in handle.all(_BUCKETS):
                 owned.setdefault(owner, []).append(bucket)
             relays = handle.all("SELECT relay, host, pid, why, until_us FROM settled_outbox_relay ORDER BY relay")
             return OutboxStatus(
-                pending=counts.get(0, 0),
-                failing=counts.get(1, 0),
-                parked=counts.get(2, 0),
+                pending=counts[0],
+                failing=counts[1],
+                parked=counts[2],
+                by_bucket={bucket: count for state, bucket, count in groups if state == 0},
                 oldest_age_s=None if oldest is None else max(0, now - oldest) / 1e6,
                 relays=[
                     RelayReport(
