@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -106,3 +107,12 @@ def test_it_bears_many_ended_beyond_a_slow_head() -> None:
     frontier.ended(list(range(1, 50_000, 2)))
     frontier.ended([0])
     assert frontier.position == 50_000
+
+
+@pytest.mark.parametrize(("offsets", "next_offset"), [([3], 4), ([5, 6], 7), ([], 5)])
+def test_records_that_come_out_of_order_are_refused(offsets: list[int], next_offset: int) -> None:
+    frontier = Frontier(5)
+    frontier.received([9, 10], 11)
+    with pytest.raises(ValueError, match="come after"):
+        frontier.received(offsets, next_offset)
+    assert frontier.position == 9

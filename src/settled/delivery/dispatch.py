@@ -219,15 +219,18 @@ class Dispatch:
                 part = self._ownership.assignments[place].part(decided=False)
                 return Group([], {place: part}, endings=[ending], redrive=True)
             self.forget_redrive(ending.record)
-        for _ in range(len(self.redrives)):
-            entry = self.redrives.popleft()
+        passed: set[LaneKey] = set()  # keys of entries that have to wait: later ones of the key wait behind them
+        for entry in list(self.redrives):
             record = entry.record
             found = self._ownership.assignments.get((record.topic, record.partition))
+            lane = (record.topic, record.partition, record.key)
             if found is None or found.revoking:
+                self.redrives.remove(entry)
                 self.redriving.pop(entry.number, None)
-            elif found.suspicious or found.lanes.has_key(record.key):
-                self.redrives.append(entry)
+            elif found.suspicious or lane in passed or found.lanes.has_key(record.key):
+                passed.add(lane)
             else:
+                self.redrives.remove(entry)
                 found.lanes.hold(record.key)
                 if entry.number in self.behind:
                     self.behind.discard(entry.number)

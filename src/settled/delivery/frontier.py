@@ -43,7 +43,11 @@ class Frontier:
         return len(self._open) - len(self._ended)
 
     def received(self, offsets: Iterable[int], next_offset: int, fingerprint: bytes = b"") -> None:
-        """Offsets rising and above all received before; the next record comes at `next_offset` or later."""
+        """Offsets rising and above all received before; the next record comes at `next_offset` or later. Anything else
+        is refused, since the frontier would pass records that have not ended."""
+        offsets = list(offsets)
+        if next_offset < self._next or (offsets and offsets[0] < self._next):
+            raise ValueError(f"records from {offsets[:1] or next_offset} on come after those up to {self._next}")
         self._open.extend(offsets)
         self._next = next_offset
         if fingerprint:

@@ -174,13 +174,13 @@ class Worker:
             with self._baton:
                 self._deliveries += self._consumer.poll(0.0, records=0, bytes=0)
             return
+        found: list[Delivery] = []
         try:
             found = self._consumer.poll(timeout, records=records, bytes=size)
         finally:
-            with self._baton:
+            with self._baton:  # together: an executor that fetches ahead in between would overtake what was found
                 self._polling = False
-        with self._baton:
-            self._deliveries += found
+                self._deliveries += found
 
     def _nudge(self) -> None:
         """Any thread. The owner looks at once."""
