@@ -5,6 +5,7 @@ from pathlib import Path
 
 import settled
 from settled import windows
+from settled.drills.pages import windows_page
 
 SOURCE = Path(settled.__file__).parent
 REACHED = re.compile(r"windows\.reach\(\s*((?:[^()]|\([^()]*\))*)\)")
@@ -49,3 +50,8 @@ def test_a_hook_sees_the_window_and_none_takes_it_away() -> None:
         windows.install(None)
     windows.reach("effect-made")
     assert seen == ["unit-begun"]
+
+
+def test_the_page_of_windows_is_as_the_register_says() -> None:
+    page = SOURCE.parent.parent / "docs" / "windows.md"
+    assert page.read_text(encoding="utf-8") == windows_page(), "run: make docs"

@@ -5,12 +5,16 @@ a history behind and returns how many faults there were, with a remark.
 from __future__ import annotations
 
 import random
+import resource
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+from settled import sqlite
 from settled.drills.history import Event
 from settled.drills.order import Death
+from settled.drills.proxy import Proxy
 from settled.drills.rounds import TICK_S, Round
 from settled.drills.world import World
 
@@ -30,10 +34,10 @@ def stall(world: World, times: int, chance: random.Random) -> tuple[int, str]:
             world.stop([zombie])
             continue
         successor = world.start()
-        _wait(lambda: world.settled(), world.lease_s * 3)  # behind a lock that the zombie holds it settles nothing
+        _wait(world.settled, world.lease_s * 3)  # behind a lock that the zombie holds it settles nothing
         world.crew.send(zombie, signal.SIGCONT)
         zombies += 1
-        _wait(lambda: world.settled(), 10.0)
+        _wait(world.settled, 10.0)
         world.snapshot()
         world.stop([zombie, successor])
     finish.settle()
@@ -84,6 +88,133 @@ def hot_key(world: World, times: int, chance: random.Random) -> tuple[int, str]:
     return found.deaths, "one key"
 
 
+def slow_store(world: World, times: int, chance: random.Random) -> tuple[int, str]:
+    """The effect store takes its time, again and again, while workers die."""
+    with _disturbed(world, chance) as store:
+        worker = world.start(store=store.url)
+        deaths = 0
+        for _ in range(times):
+            world.publish(world.supply.take(30))
+            store.slow(0.3)
+            if chance.random() < 0.5:
+                world.writer.write(Event(what="death", window="slow-store", pid=worker.pid))
+                world.crew.end(worker)
+                deaths += 1
+                worker = world.start(store=store.url)
+            store.quick()
+            world.snapshot()
+        world.stop([worker])
+    Round(world, "random", 0, chance).settle()
+    return times, f"{store.did} {times} times, {deaths} deaths meanwhile"
+
+
+def store_restart(world: World, times: int, chance: random.Random) -> tuple[int, str]:
+    """The effect store goes away and comes back; the same workers carry on, and no attempt is burnt."""
+    with _disturbed(world, chance) as store:
+        worker = world.start(store=store.url)
+        for _ in range(times):
+            world.publish(world.supply.take(30))
+            store.away(chance.uniform(0.1, 0.6))
+            _wait(world.settled, 15.0)
+            world.snapshot()
+        carried_on = worker.alive
+        world.stop([worker])
+    if not carried_on:
+        world.writer.write(Event(what="drained", step="fail", note=f"the worker ended with code {worker.code}"))
+    Round(world, "random", 0, chance).settle()
+    return times, f"{store.gone} {times} times"
+
+
+def clock_jump(world: World, times: int, chance: random.Random) -> tuple[int, str]:
+    """Workers whose own wall clock is an hour or a month off take over from one another."""
+    found = Round(world, "effect-made", times, chance)
+    found.clocks = (3600.0, -3600.0, 30 * 86400.0, -30 * 86400.0, 0.0)
+    found.run()
+    note = "each worker's own clock (time.time) is off by up to a month; the kernel's, which leases go by, is not"
+    return found.deaths, note
+
+
+def disk_full(world: World, times: int, chance: random.Random) -> tuple[int, str]:
+    """Files cannot grow (RLIMIT_FSIZE) for a while; the worker waits, and carries on when there is room again."""
+    worker = world.start()
+    no_limit = resource.RLIM_INFINITY
+    for _ in range(times):
+        _wait(lambda: world.owns(worker), 10.0)
+        resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (chance.choice((0, 4096, 65536)), no_limit))
+        world.publish(world.supply.take(30))
+        world.crew.wait([worker], 0.4)
+        if worker.alive:
+            resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (no_limit, no_limit))
+        _wait(world.settled, 15.0)
+        world.snapshot()
+        if not worker.alive:
+            break
+    if not worker.alive:
+        world.writer.write(Event(what="drained", step="fail", note=f"the worker ended with code {worker.code}"))
+    world.stop([worker])
+    Round(world, "random", 0, chance).settle()
+    return times, f"no file of the worker could grow for a while, {times} times"
+
+
+class _Lock:
+    """A SQLite store that is disturbed: its write lock is held from outside."""
+
+    did = gone = "the database was locked"
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._connection = sqlite.open_connection(sqlite.path_of(url)[0])
+
+    def slow(self, seconds: float) -> None:
+        self.away(seconds)
+
+    def quick(self) -> None:
+        """It is already."""
+
+    def away(self, seconds: float) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
+        time.sleep(seconds)
+        self._connection.execute("ROLLBACK")
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class _Way:
+    """A PostgreSQL store that is disturbed: on the way to it."""
+
+    did, gone = "each packet took 50 ms", "all connections were cut and none was let through"
+
+    def __init__(self, url: str, chance: random.Random) -> None:
+        self._proxy = Proxy(url, chance)
+        self.url = self._proxy.url
+
+    def slow(self, seconds: float) -> None:
+        self._proxy.delay_s = 0.05
+        time.sleep(seconds)
+
+    def quick(self) -> None:
+        self._proxy.delay_s = 0.0
+
+    def away(self, seconds: float) -> None:
+        self._proxy.shut()
+        time.sleep(seconds)
+        self._proxy.reopen()
+
+    def close(self) -> None:
+        self._proxy.close()
+
+
+@contextmanager
+def _disturbed(world: World, chance: random.Random) -> Iterator[_Lock | _Way]:
+    url = world.store_url
+    store = _Lock(url) if url.startswith("sqlite:") else _Way(url, chance)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
 def _wait(done: Callable[[], bool], seconds: float) -> bool:
     deadline = time.monotonic() + seconds
     while not done():
@@ -97,5 +228,9 @@ NAMED: dict[str, NamedDrill] = {
     "stall": stall,
     "rolling-deploy": rolling_deploy,
     "poison-burst": poison_burst,
+    "slow-store": slow_store,
+    "store-restart": store_restart,
     "hot-key": hot_key,
+    "clock-jump": clock_jump,
+    "disk-full": disk_full,
 }

@@ -29,6 +29,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     messages    for `publish`: a file of messages to send
     drained     for `work`: stop when all is settled
     pause_s     for `work`: how long each handler takes longer than it does by itself
+    clock_s     for `work`: how far the process's own wall clock (`time.time`) is put forward or back
     """
 
     number: int
@@ -42,6 +43,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     messages: str = ""
     drained: bool = False
     pause_s: float = 0.0
+    clock_s: float = 0.0
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

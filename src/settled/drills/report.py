@@ -144,12 +144,13 @@ def text(report: Report) -> Iterable[str]:
         ]
         yield "  ".join(cells)
         if number:
-            yield from _remarks(report.windows[number - 1])
+            yield from remarks(report.windows[number - 1])
     kills = sum(each.kills for each in report.windows)
     yield f"verdict: {report.verdict}  ({kills} kills, seed {report.seed}, {report.seconds:.0f} s)"
 
 
-def _remarks(each: Row) -> Iterable[str]:
+def remarks(each: Row) -> Iterable[str]:
+    """What is to be said of a row beside its numbers."""
     if each.note:
         yield f"    {each.note}"
     for violation in each.violations[:SHOWN]:

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from settled.drills.crew import Process
 from settled.drills.history import Event
 from settled.drills.order import Death
-from settled.drills.world import World
-from settled.errors import SettledError
+from settled.drills.world import WorkerFailed, World
 from settled.store import Selection
 from settled.windows import WINDOWS
 
@@ -23,13 +22,7 @@ TICK_S = 0.02
 PER_DEATH_S = 4.0  # a round gives up when deaths come more slowly than this
 JOURNEY = {window.name: window.journey for window in WINDOWS} | {RANDOM: RANDOM}
 MOST_TH = {"handler": 60, "unit-begun": 3, "effect-made": 3, "marks-written": 3, "effect-committed": 3}
-MOST_TH |= {"fence-unwritten": 3, "fence-written": 3, "frontier-uncommitted": 2, "append-written": 2}
-
-
-class WorkerFailed(SettledError):
-    """A worker ended by itself: the application does not run."""
-
-    exit_code = 1
+MOST_TH |= {"fence-unwritten": 2, "fence-written": 2, "frontier-uncommitted": 2, "append-written": 2}
 
 
 class Round:
@@ -38,6 +31,7 @@ class Round:
     def __init__(self, world: World, window: str, kills: int, chance: random.Random) -> None:
         self.world, self.window, self.kills, self.chance = world, window, kills, chance
         self.deaths = 0
+        self.clocks: tuple[float, ...] = (0.0,)  # how far the clocks of workers may be off
         self._deadline = 0.0
         self._workers: list[Process] = []
         self._until: dict[int, float] = {}  # order number -> when this worker is killed or stopped from outside
@@ -70,8 +64,7 @@ class Round:
             world.stop([process])
         drained = world.settled()
         done = drained and self._requested() == 0
-        note = "" if done else f"not all was settled {limit:g} s after the last fault"
-        world.writer.write(Event(what="drained", step="ok" if done else "fail", note=note))
+        world.tell_drained(done, f"not all was settled {limit:g} s after the last fault")
 
     # Publishing.
 
@@ -158,6 +151,8 @@ class Round:
             for worker in self._workers:
                 self.world.crew.end(worker)
             self._workers.clear()
+        elif JOURNEY[self.window] == "takeover":  # a worker that owns its partitions comes by no more
+            self._stop_workers()
         every = 3 if self.window in ("quarantine-decided", "decisions-written") else 0
         messages = self.world.supply.take(40, reject_every=every, accept=self._accept)
         if messages:
@@ -165,7 +160,7 @@ class Round:
         return bool(messages)
 
     def _start_worker(self, death: Death | None) -> Process:
-        process = self.world.start(death=death)
+        process = self.world.start(death=death, clock_s=self.chance.choice(self.clocks))
         self._workers.append(process)
         return process
 

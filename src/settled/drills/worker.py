@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
+import importlib
 import logging
 import os
 import select
@@ -25,8 +27,15 @@ from settled.drills.order import Answer, Order
 _DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 
 
+ADAPTERS = ("settled.engines.sqlite", "settled.stores.sqlite", "settled.stores.postgres", "settled.drills.sample")
+
+
 def serve() -> None:
     """Fork and answer until the input ends."""
+    for name in ADAPTERS:  # imported once, here, and not in each process
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(name)
+    gc.freeze()
     answers = os.dup(1)
     os.dup2(2, 1)  # what an application prints must not end up among the answers
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

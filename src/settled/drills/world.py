@@ -17,7 +17,7 @@ from settled.drills.database import Look
 from settled.drills.history import Event, Writer
 from settled.drills.order import Death
 from settled.drills.supply import Supply
-from settled.errors import Unavailable
+from settled.errors import SettledError, Unavailable
 from settled.operations.progress import is_drained
 from settled.outcome import Outcome
 from settled.record import Message, Record
@@ -34,6 +34,10 @@ QUICK: dict[str, Any] = {  # what a drill states differently from the user's con
         "eviction": {"burst": 1_000_000},
     },
 }
+
+
+class WorkerFailed(SettledError):
+    """A worker ended by itself: the application does not run."""
 
 
 class World:
@@ -82,15 +86,14 @@ class World:
     # Processes.
 
     def start(self, role: str = "work", **fields: Any) -> Process:
-        process = self.crew.start(
-            role=role,
-            app=self._app_name,
-            engine=self.engine_url,
-            store=self.store_url,
-            folder=str(self.folder),
-            changes=self._changes,
-            **fields,
-        )
+        usual: dict[str, Any] = {
+            "app": self._app_name,
+            "engine": self.engine_url,
+            "store": self.store_url,
+            "folder": str(self.folder),
+            "changes": self._changes,
+        }
+        process = self.crew.start(role=role, **(usual | fields))
         self.processes.append(process)
         return process
 
@@ -134,11 +137,29 @@ class World:
                 self.writer.write(Event(what="drained", step="fail", note=f"{process.pid} did not end on SIGTERM"))
                 self.crew.end(process)
 
+    def require_sound(self) -> None:
+        """Raise if a worker ended by an error of its own: then the application does not run, and nothing was tried."""
+        for process in self.processes:
+            if process.order.role == "work" and process.code > 0:
+                raise WorkerFailed(f"a worker ended with code {process.code}", hint=f"see {self.folder / 'output.log'}")
+
     # Looking.
 
     def settled(self) -> bool:
         """Whether all that the topic holds is settled."""
         return is_drained(self.engine, self.store, self.contract)()
+
+    def settled_if_reachable(self) -> bool:
+        """As `settled`; false while the store is away."""
+        try:
+            return self.settled()
+        except Unavailable:
+            return False
+
+    def tell_drained(self, done: bool, note: str = "") -> None:
+        """Write down whether all ended in time."""
+        note = "" if done else note or "not all was settled in time after the last fault"
+        self.writer.write(Event(what="drained", step="ok" if done else "fail", note=note))
 
     def frontiers(self) -> list[int]:
         """Where the consumer stands in each partition."""

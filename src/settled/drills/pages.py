@@ -1,0 +1,78 @@
+"""Writes the generated pages: `python -m settled.drills.pages docs`. Today that is `windows.md`, from the register."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from settled.drills.named import NAMED
+from settled.windows import WINDOWS, Fate, Window
+
+HEAD = """\
+# Where a process may die
+
+This page is generated from `settled.windows` (`make docs`); a test holds it equal to the code. Every instant below has
+a name. At each one `settled drill --window NAME` kills real workers of your application, and says what came of it.
+
+What is promised per delivery mode:
+
+- **at-most-once**: no effect twice; records may be lost where this page says so.
+- **at-least-once**: no record lost; handlers may run again. What they wrote through `tx` counts once for each record of
+  the log, but a message that was published twice is two records.
+- **effectively-once**: no record lost, and one effect for each event id and consumer, if the effect is a write through
+  `tx`. What a handler does elsewhere (a call, a mail) can happen again.
+
+"""
+
+
+def main(folder: str) -> None:
+    """Write all pages into the folder."""
+    (Path(folder) / "windows.md").write_text(windows_page(), encoding="utf-8")
+
+
+def windows_page() -> str:
+    lines = [*_summary(), ""]
+    for window in WINDOWS:
+        lines += [*_section(window), ""]
+    lines += ["## Drills that are more than one death", "", "`settled drill --drill NAME`:", ""]
+    lines += [f"- `{name}`: {_first_line(drill.__doc__)}" for name, drill in NAMED.items()]
+    return HEAD + "\n".join(lines) + "\n"
+
+
+def _summary() -> Iterator[str]:
+    yield "| window | journey | lost (effectively-once) | runs again (effectively-once) | who repairs it |"
+    yield "| --- | --- | --- | --- | --- |"
+    for window in WINDOWS:
+        fate = window.effectively
+        yield f"| [{window.name}](#{window.name}) | {window.journey} | {fate.lost} | {fate.again} | {window.repair} |"
+
+
+def _section(window: Window) -> Iterator[str]:
+    yield f"## {window.name}"
+    yield ""
+    yield f"Journey: {window.journey}. Durable: {window.durable}. Not yet: {window.pending}."
+    yield ""
+    yield "| mode | lost | duplicate attempt | ambiguous |"
+    yield "| --- | --- | --- | --- |"
+    modes = (
+        ("at-most-once", window.most),
+        ("at-least-once", window.least),
+        ("effectively-once", window.effectively),
+    )
+    for mode, fate in modes:
+        yield f"| {mode} | {_cells(fate)} |"
+    yield ""
+    yield f"Work goes on: {window.delay}. Repaired by {window.repair}."
+
+
+def _cells(fate: Fate) -> str:
+    return " | ".join((fate.lost, fate.again, fate.ambiguous))
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "").strip().partition("\n")[0]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else "docs")
