@@ -113,7 +113,8 @@ class Shop:
     def process(self, handler: str, **arguments: Any) -> subprocess.Popen[str]:
         """A worker in a process of its own; `handler` is a function in process.py."""
         given = {"folder": str(self.folder), "handler": handler, **arguments}
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(PROCESS.parent), str(PROCESS.parent.parent)])}
+        paths = [str(PROCESS.parent), str(PROCESS.parent.parent), os.environ.get("PYTHONPATH", "")]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         return subprocess.Popen(
             [sys.executable, str(PROCESS), json.dumps(given)],
             env=environment,
