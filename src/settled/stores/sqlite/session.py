@@ -4,8 +4,8 @@ end if there was none; marks, versions, frontiers and quarantine are written at 
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -32,7 +32,7 @@ _MOVE = (
     f"{_ADVANCE}, witness_offset = iif(?3 >= coalesce(frontier, 0), ?5, witness_offset),"
     " witness = iif(?3 >= coalesce(frontier, 0), ?6, witness) WHERE id = ?1 AND epoch = ?2"
 )
-_EPOCH = "SELECT epoch FROM settled_frontier WHERE id = ?"
+_EPOCHS = "SELECT f.id, f.epoch FROM carray(?) AS wanted CROSS JOIN settled_frontier AS f ON f.id = wanted.value"
 _PLACE = (
     "SELECT p.id FROM settled_frontier p JOIN settled_topic t ON t.id = p.topic_id"
     " WHERE p.consumer_id = ? AND t.name = ? AND p.partition = ?"
@@ -55,18 +55,20 @@ _CHARGE = (
     "INSERT INTO settled_attempt (place_id, place_offset, event_id, attempts) VALUES (?, ?, ?, ?)"
     " ON CONFLICT (place_id, place_offset) DO UPDATE SET attempts = excluded.attempts"
 )
-_CHARGED = "SELECT place_offset FROM settled_attempt WHERE place_id = ?"
+_CHARGED = (
+    "SELECT a.place_id, a.place_offset FROM carray(?) AS wanted CROSS JOIN settled_attempt AS a"
+    " ON a.place_id = wanted.value"
+)
 _FORGET = "DELETE FROM settled_attempt WHERE place_id = ? AND place_offset = ?"
 _VERSION_OF = (
     "SELECT version FROM settled_version WHERE consumer_id = ?"
     " AND topic_id = (SELECT id FROM settled_topic WHERE name = ?) AND record_key = ?"
 )
 _PARTITION = attrgetter("topic", "partition")
-_SCREEN_MOST = 1024
-_SCREEN_RANGE = "SELECT event_id, outcome FROM settled_inbox WHERE consumer_id = ? AND event_id BETWEEN ? AND ? LIMIT ?"
-_RANGE_MOST = 3  # marks for each id that a range may bring and still be cheaper
-_RANGE_LEAST = 16  # ids from which on a range is worth a try
-_RANGE_REST = 50  # screenings for which it is not tried again after it found too many
+_SCREEN = (  # a join, so that each id is looked up in the index as it stands, and none is sorted into a table first
+    "SELECT i.event_id, i.outcome FROM carray(?) AS wanted CROSS JOIN settled_inbox AS i"
+    " ON i.consumer_id = ? AND i.event_id = wanted.value"
+)
 
 
 class SqliteSession:
@@ -81,7 +83,6 @@ class SqliteSession:
         self.tx: Tx = self._guarded_tx
         self._fence: list[tuple[int, Progress]] = []
         self._places: dict[Partition, int] = {}
-        self._range_rest = 0
         self._unit = self._writing = self._redrive = self._saving = False
 
     def causes(self, current: Callable[[], Record | None]) -> None:
@@ -224,13 +225,12 @@ class SqliteSession:
         self._check_fence()
 
     def _check_fence(self) -> None:
+        held = dict(self._handle.all(_EPOCHS, (_numbers([place for place, _ in self._fence]),)))
         for place, progress in self._fence:
-            rows = self._handle.all(_EPOCH, (place,))
-            if not rows or rows[0][0] != progress.epoch:
-                raise self._fenced(progress, rows)
+            if held.get(place) != progress.epoch:
+                raise self._fenced(progress, held.get(place))
 
-    def _fenced(self, progress: Progress, rows: list[Any]) -> Fenced:
-        held = rows[0][0] if rows else None
+    def _fenced(self, progress: Progress, held: int | None) -> Fenced:
         return fenced(self.spec.consumer, progress.topic, progress.partition, progress.epoch, held)
 
     def _place(self, topic: str, partition: int) -> int:
@@ -244,28 +244,9 @@ class SqliteSession:
         return place
 
     def _marks(self, ids: Sequence[str]) -> dict[str, int]:
-        found = self._marks_between(ids)
-        if found is not None:
-            return found
-        found = {}
-        for start in range(0, len(ids), _SCREEN_MOST):
-            part = ids[start : start + _SCREEN_MOST]
-            size = 1 << (len(part) - 1).bit_length()  # few sizes, so that the statements stay prepared
-            filled = (self._consumer, *part, *[None] * (size - len(part)))
-            found.update(self._handle.all(_screen_sql(size), filled))
-        return found
-
-    def _marks_between(self, ids: Sequence[str]) -> dict[str, int] | None:
-        """All marks from the least of the ids to the greatest, if they are few, as with ids that rise with time: one
-        range instead of a search for each. None: too many, look for each."""
-        if len(ids) < _RANGE_LEAST or self._range_rest > 0:
-            self._range_rest -= 1
-            return None
-        rows = self._handle.all(_SCREEN_RANGE, (self._consumer, min(ids), max(ids), _RANGE_MOST * len(ids)))
-        if len(rows) == _RANGE_MOST * len(ids):
-            self._range_rest = _RANGE_REST
-            return None
-        return dict(rows)
+        if not ids:
+            return {}
+        return dict(self._handle.all(_SCREEN, (apsw.carray(tuple(ids)), self._consumer)))
 
     def _versions(self, records: Sequence[Record]) -> dict[tuple[str, bytes], int]:
         found = {}
@@ -284,8 +265,8 @@ class SqliteSession:
             else:
                 self._handle.run(_MOVE, (place, each.epoch, each.frontier, now, *each.witness))
             if self._handle.connection.changes() != 1:
-                rows = self._handle.all(_EPOCH, (place,))
-                raise self._fenced(each, rows)
+                held = dict(self._handle.all(_EPOCHS, (_numbers([place]),)))
+                raise self._fenced(each, held.get(place))
 
     def _mark(self, endings: Sequence[Ending]) -> None:
         now = wall_us()
@@ -341,11 +322,12 @@ class SqliteSession:
         self._handle.run(_CHARGE, (place, record.offset, record.id, evidence.encode_attempts(attempts)))
 
     def _forget_attempts(self, endings: Sequence[Ending], places: dict[Partition, int]) -> None:
-        for key, place in places.items():
-            known = {row[0] for row in self._handle.run(_CHARGED, (place,))}
-            if known:
-                ended = {e.record.offset for e in endings if (e.record.topic, e.record.partition) == key}
-                self._handle.run_many(_FORGET, [(place, offset) for offset in known & ended])
+        if not places:
+            return
+        known = set(self._handle.all(_CHARGED, (_numbers(places.values()),)))
+        if known:
+            ended = {(places[(e.record.topic, e.record.partition)], e.record.offset) for e in endings}
+            self._handle.run_many(_FORGET, list(known & ended))
 
     def _places_of(self, records: Sequence[Record]) -> dict[Partition, int]:
         keys = set(map(_PARTITION, records))
@@ -370,7 +352,6 @@ class SqliteSession:
         self._unit = self._writing = self._redrive = self._saving = False
 
 
-@functools.cache
-def _screen_sql(size: int) -> str:
-    holders = ",".join("?" * size)
-    return f"SELECT event_id, outcome FROM settled_inbox WHERE consumer_id = ? AND event_id IN ({holders})"
+def _numbers(ids: Iterable[int]) -> Any:
+    """Row ids as one parameter of carray; -1, which no row has, stands for none at all."""
+    return apsw.carray(array("q", ids) or array("q", (-1,)), flags=apsw.SQLITE_CARRAY_INT64)
