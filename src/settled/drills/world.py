@@ -189,9 +189,19 @@ class World:
             return []
         begin = self._checked.get(partition, 0)
         below = [record for record in self._read(partition, begin) if record.offset < frontier]
-        outcomes = self._session.settled(below) if below else []
+        outcomes = self._outcomes(below)
         self._checked[partition] = max(begin, frontier)
         return [record.offset for record, outcome in zip(below, outcomes, strict=True) if outcome is None]
+
+    def _outcomes(self, records: Sequence[Record]) -> Sequence[Outcome | None]:
+        """How each ended; asked a second time where the store was away since the last look."""
+        if not records:
+            return []
+        try:
+            return self._session.settled(records)
+        except Unavailable:
+            self._session.rollback()
+            return self._session.settled(records)
 
     def _read(self, partition: int, offset: int) -> Iterable[Record]:
         while records := self.engine.read(self.contract.transport.topic, partition, offset, records=1000):
@@ -225,7 +235,7 @@ class World:
             self.writer.write(Event(what="entry", id=entry.record.id, outcome=entry.state, note=why))
         if self.contract.delivery.mode == "effectively-once":
             records = [_named(message) for message in self.sent.values()]
-            outcomes = self._session.settled(records) if records else []
+            outcomes = self._outcomes(records)
         else:  # no inbox: quarantine alone is known
             records = [entry.record for entry in mine if entry.state in ("held", "requested")]
             outcomes = [Outcome.QUARANTINED] * len(records)
