@@ -53,7 +53,7 @@ def test_what_init_writes_runs_as_its_readme_says(tmp_path: Path) -> None:
         (APP + "\nsecond = App(topic='b')\ndel app; first = App(topic='a')\n", "app.py", "several apps"),
         (APP.replace("contract.yaml", "none.yaml"), "app.py", "none.yaml"),
         (APP.replace("@app.handler", ""), "app.py", "no handler"),
-        (APP.replace("CREATE TABLE IF", "CREATE TABEL IF"), "app.py", "set-up failed"),
+        (APP.replace("CREATE TABLE IF", "CREATE TABEL IF"), "app.py", "app.py:8: SQLError"),
     ],
 )
 def test_mistakes_in_the_app_are_told_as_what_they_are(tmp_path: Path, app: str | None, spec: str, word: str) -> None:
@@ -145,3 +145,26 @@ def test_a_failing_handler_is_told_once_for_each_kind(tmp_path: Path) -> None:
     told = settled(tmp_path, "run", "app.py", "--mode", "drain").err
     assert told.count("ValueError: no such goods") == 1
     assert "3 quarantined" in told
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_second_signal_stops_at_once_and_loses_nothing(tmp_path: Path, workers: int) -> None:
+    slow = APP.replace("@app.handler", "import threading, pathlib\n\n\n@app.handler").replace(
+        '    tx.execute("INSERT',
+        "    if not pathlib.Path('ok').exists():\n        print('held', file=__import__('sys').stderr, flush=True)\n"
+        "        threading.Event().wait(300)\n"
+        '    tx.execute("INSERT',
+    )
+    patient = CONTRACT.replace("lease: 5s", "lease: 5s, grace: 200s")
+    started(tmp_path, app_py=slow, contract_yaml=patient, events_jsonl=orders(3))
+    settled(tmp_path, "publish", "events.jsonl")
+    running = Running(tmp_path, "run", "app.py", "--workers", workers)
+    try:
+        running.wait_for(lambda line: "held" in line)
+        running.process.send_signal(signal.SIGTERM)
+        running.wait_for(lambda line: "stopping" in line)
+        assert running.end(signal.SIGTERM) == 0
+    finally:
+        running.close()
+    (tmp_path / "ok").touch()
+    assert "3 applied" in settled(tmp_path, "run", "app.py", "--mode", "drain").err

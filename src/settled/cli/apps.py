@@ -17,6 +17,12 @@ from types import ModuleType
 from settled.app import App
 from settled.errors import ContractError, SettledError
 
+_NOT_THEIRS = (
+    str(Path(__file__).parents[1]) + os.sep,
+    "<frozen importlib",
+    os.path.dirname(importlib.__file__) + os.sep,
+)
+
 
 def load_app(spec: str) -> App:
     """The App that `spec` names. Raises ContractError."""
@@ -42,7 +48,7 @@ def _of_file(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise _of_the_user(error, str(path)) from error
+        raise of_the_user(error, str(path)) from error
     return module
 
 
@@ -56,11 +62,11 @@ def _of_module(name: str) -> ModuleType:
                 field="APP",
                 hint="give a file (app.py), or a module that can be imported from the working directory",
             ) from error
-        raise _of_the_user(error, name) from error
+        raise of_the_user(error, name) from error
     except (TypeError, ValueError) as error:
         raise ContractError(f"{name!r} is not a module's name", field="APP", hint="write module:name") from error
     except Exception as error:
-        raise _of_the_user(error, name) from error
+        raise of_the_user(error, name) from error
 
 
 def _the_app(module: ModuleType, place: str, name: str) -> App:
@@ -87,19 +93,17 @@ def _choices(place: str, names: list[str]) -> str:
     return "apps there: " + ", ".join(f"{place}:{name}" for name in names) if names else "it holds no App"
 
 
-def _of_the_user(error: Exception, place: str) -> SettledError:
-    """The user's own error, told as theirs."""
+def of_the_user(error: Exception, place: str) -> SettledError:
+    """The user's own error, told as theirs: where in their code, and what."""
     if isinstance(error, SettledError):
         return error
     if isinstance(error, SyntaxError):
         where = f"{error.filename}:{error.lineno}"
         return ContractError(f"{where}: syntax error: {error.msg}", field="APP", hint="mend the file")
     frames = traceback.extract_tb(error.__traceback__)
-    outside = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
-    where = f"{outside[-1].filename}:{outside[-1].lineno}" if outside else place
-    return ContractError(
-        f"{where}: {type(error).__name__}: {error}", field="APP", hint=f"importing {place} failed; mend it"
-    )
+    theirs = [f for f in frames if os.path.isfile(f.filename) and not f.filename.startswith(_NOT_THEIRS)]
+    where = f"{theirs[-1].filename}:{theirs[-1].lineno}" if theirs else place
+    return ContractError(f"{where}: {type(error).__name__}: {error}", field="APP", hint=f"mend {place}")
 
 
 def _importable(folder: Path) -> None:

@@ -40,6 +40,7 @@ def run(
     """Run an app's handler over its topic. The first SIGTERM or Ctrl-C stops in good order, the second at once."""
     from settled.cli.apps import load_app
 
+    signal.signal(signal.SIGTERM, _end_well)  # before a worker minds it, and after
     found = load_app(app)
     _place(found, engine, store)
     if supervised:
@@ -55,6 +56,10 @@ def run(
     code = _supervise(app, workers, mode, member, addresses)
     if code:
         raise typer.Exit(code)
+
+
+def _end_well(number: int, frame: object) -> None:
+    raise SystemExit(0)
 
 
 def _place(app: App, engine: str | None, store: str | None) -> None:
@@ -77,20 +82,14 @@ def _announce(app: App, workers: int, mode: Mode) -> None:
 
 def _prepare(app: App) -> None:
     """All that can be refused is refused before the first record: the contract, the handler, log and store."""
-    from settled.errors import ContractError, SettledError
+    from settled.cli.apps import of_the_user
     from settled.operations.findings import require_startable
 
     require_startable(app.contract, app.engine.capabilities)
     try:
         app.worker()
-    except SettledError:
-        raise
-    except Exception as error:  # the user's own set-up, with whatever its driver raises
-        raise ContractError(
-            f"the app's set-up failed: {type(error).__name__}: {error}",
-            field="APP",
-            hint="mend its @app.setup function",
-        ) from error
+    except Exception as error:  # of the user's set-up function: whatever its driver raises
+        raise of_the_user(error, "the app's set-up") from error
 
 
 def _work(app: App, mode: Mode, member: str | None, *, quiet: bool) -> None:

@@ -104,6 +104,8 @@ class Supervisor:
         child.starts += 1
 
     def _ended(self, child: _Child, pid: int, code: int, lived: float) -> None:
+        if self._stopping and code == -signal.SIGTERM:
+            code = 0  # it had not begun to work, or was done
         if self._stopping or (self._drain and code >= 0) or code in FINAL:
             child.done = True
             if code and not self._code:
