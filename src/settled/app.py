@@ -16,6 +16,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
@@ -30,13 +31,17 @@ from settled.contract.model import Contract
 from settled.delivery.binding import Binding, check_handler
 from settled.delivery.worker import Worker
 from settled.engine import Engine, Pending, Producer, Receipt
-from settled.errors import ContractError
+from settled.errors import ContractError, Unsupported
 from settled.events import Events
 from settled.operations.progress import is_drained
+from settled.operations.relaying import RelayBeside
+from settled.outbox.relay import Relay, RelayPolicy
 from settled.record import Message, new_id, to_us
 from settled.store import Store, Tx
+from settled.tokens import NotYet, Visible, read_token, token_of, wait_for
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 DEFAULT_ENGINE = "sqlite:///settled-log.db"
 DEFAULT_STORE = "sqlite:///settled-effects.db"
@@ -73,6 +78,7 @@ class App:
         self._setups: list[Callable[[Tx], None]] = []
         self._lock = threading.Lock()
         self._engine: Engine | None = None
+        self._identity = ""  # the topic's incarnation
         self._store: Store | None = None
         self._producer: Producer | None = None
         self._worker: Worker | None = None
@@ -124,7 +130,7 @@ class App:
             if self._engine is None:
                 opened = connect.engine(self.engine_url)
                 try:
-                    opened.ensure_topic(specs.topic_spec(self.contract))
+                    self._identity = opened.ensure_topic(specs.topic_spec(self.contract)).identity
                 except BaseException:
                     opened.close()
                     raise
@@ -180,14 +186,14 @@ class App:
 
         `value` and `key` may be bytes, text (sent as UTF-8) or none; any other value is sent as JSON, and its fields
         named by the contract's transport.key and transport.version are the key and the version unless these are
-        given. Raises InvalidMessage, TooLarge, Unavailable.
+        given. The receipt's `token` lets a reader wait for the effect. Raises InvalidMessage, TooLarge, Unavailable.
         """
         transport = self.contract.transport
         if key is None:
             key = _text(_field(value, transport.key))
         if version is None:
             version = _field(value, transport.version)
-        return self.send(
+        receipt = self.send(
             Message(
                 topic=self.contract.transport.topic,
                 key=_bytes(key),
@@ -201,6 +207,43 @@ class App:
                 causation_id=causation_id,
             )
         ).result()
+        return msgspec.structs.replace(receipt, token=token_of(receipt, self._identity))
+
+    # Reading what was written.
+
+    def token(self, receipt: Receipt) -> str:
+        """The position token of what `send` put into this app's topic; `publish` gives it with its receipt."""
+        if receipt.topic != self.contract.transport.topic:
+            raise ContractError(f"the receipt is of topic {receipt.topic!r}", field="receipt", hint="ask its own app")
+        self.engine  # noqa: B018 - opened, the topic's incarnation is known
+        return token_of(receipt, self._identity)
+
+    def wait(self, token: str, timeout: float) -> Visible | NotYet:
+        """Wait until the record that the token names is settled in this app's store, at most `timeout` seconds. Any
+        thread. Raises ContractError for a garbled token and for one of another topic."""
+        found = read_token(token)
+        if found.topic != self.contract.transport.topic:
+            raise ContractError(
+                f"the token is of topic {found.topic!r}, this app's is {self.contract.transport.topic!r}",
+                field="token",
+                hint="wait on the app whose effect you read",
+            )
+        if self.contract.delivery.mode == "at-most-once":
+            raise Unsupported(
+                "under at-most-once the frontier is ahead of the effects: nobody can tell when one is visible",
+                field="delivery.mode",
+                hint="use at-least-once or effectively-once",
+            )
+        return wait_for(found, specs.consumer_spec(self.contract).consumer, self.store, timeout, begun=False)
+
+    def read_your_writes(
+        self, token: str | None, *, projection: Callable[[], T], fallback: Callable[[], T], timeout: float
+    ) -> T:
+        """What `projection` reads once it shows the record's effect; else, after `timeout` seconds or when there will
+        be no effect, what `fallback` reads from the write model. Without a token: the projection, at once."""
+        if not token:
+            return projection()
+        return projection() if self.wait(token, timeout).effect else fallback()
 
     # Working.
 
@@ -215,11 +258,23 @@ class App:
         subscription = specs.subscription(self.contract, member=member, code_version=self._code_version)
         return Worker(self.engine, self.store, subscription, lambda: bind(handler, batch=batch), events=self.events)
 
-    def run(self, *, drain: bool = False, member: str | None = None) -> None:
+    def relay(self, policy: RelayPolicy | None = None, *, name: str | None = None) -> Relay:
+        """A relay from this app's store to its log, not yet running. Its `run` blocks; its `stop` may be called from
+        any thread."""
+        return Relay(self.store, self.engine, policy, name=name, events=self.events)
+
+    def run(self, *, drain: bool = False, member: str | None = None, relay: bool | None = None) -> None:
         """Work until SIGTERM or SIGINT (a second one stops at once), or, with `drain`, until the whole topic as it
-        stood is settled for the group. Call it from the main thread to have the signals handled."""
+        stood is settled for the group. Call it from the main thread to have the signals handled.
+
+        relay            relay the outbox in a thread beside: True always, False never (relays run elsewhere), none as
+                         soon as there is something to relay
+        """
         worker = self.worker(member=member)
-        with stops_on_signals(worker):
+        beside: AbstractContextManager[Any] = nullcontext()
+        if relay is not False:
+            beside = RelayBeside(lambda: self.relay(name=member), self.store, at_once=bool(relay), drain=drain)
+        with beside, stops_on_signals(worker):
             worker.run(drained=is_drained(self.engine, self.store, self.contract) if drain else None)
 
     def drain(self) -> None:

@@ -95,13 +95,15 @@ class ProducerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """Where an accepted message stands. `stored` is false when its sequence had been stored before (a retry)."""
+    """Where an accepted message stands. `stored` is false when its sequence had been stored before (a retry).
+    `token` names the place for readers, see `settled.tokens`; `App.publish` fills it in."""
 
     topic: str
     partition: int
     offset: int
     id: str
     stored: bool = True
+    token: str = ""
 
 
 class Pending(Protocol):

@@ -24,6 +24,7 @@ from settled.store import ConsumerSpec, Session, Store, Tx, WorkerReport
 from settled.testing.store_shelf import ShelfCases
 from settled.testing.store_tools import GROUP, StoreFactory, applied, at, record, records
 from settled.testing.store_units import UnitCases
+from settled.testing.store_watching import WatchCases
 
 _MIGRATE = """
 import importlib, sys
@@ -37,7 +38,7 @@ store.close()
 """
 
 
-class StoreConformance(UnitCases, ShelfCases):
+class StoreConformance(UnitCases, ShelfCases, WatchCases):
     def test_ten_processes_start_on_an_empty_database(self, store_factory: StoreFactory) -> None:
         store = store_factory()
         command = [sys.executable, "-c", _MIGRATE, type(store).__module__, type(store).__name__, store.url]
