@@ -170,7 +170,7 @@ def _chosen(drill: Drill, contract: Contract) -> list[str]:
 def reachable(mode: str) -> list[str]:
     """The windows that a process comes by under a delivery mode, and `random`."""
     place = {"at-most-once": "most", "at-least-once": "least", "effectively-once": "effectively"}[mode]
-    names = [w.name for w in WINDOWS if getattr(w, place).lost != "not reached" and w.journey != "relay"]
+    names = [window.name for window in WINDOWS if getattr(window, place).lost != "not reached"]
     return [*names, RANDOM]
 
 

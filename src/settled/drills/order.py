@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-Role = Literal["work", "publish", "retain"]
+Role = Literal["work", "publish", "retain", "relay"]
 Action = Literal["kill", "stop"]
 
 

@@ -1,4 +1,4 @@
-"""What the processes of a drill do: work (the user's application, watched), publish, apply retention.
+"""What the processes of a drill do: work (the user's application, watched), publish, relay, apply retention.
 
 Watching changes nothing of the application's own: before each handler runs a line is written to the history, after it
 a row to the side table `drill_effect`, through the handler's `tx` and so in its transaction.
@@ -29,12 +29,15 @@ from settled.errors import Reject, SettledError, Unavailable
 from settled.events import Event as Signal
 from settled.events import PartitionChanged, Settled
 from settled.operations.progress import is_drained
+from settled.outbox.relay import Relay, RelayPolicy
 from settled.record import Message, Record
 from settled.store import Store, Tx
 
 REJECT = "settled-drill-reject"  # a header: the drill rejects this record, until its value is a file that exists
 HOUSEKEEPING_S = 0.1  # redrives and the engine's copy of the frontier are seen to ten times as often as usual
 CHUNK = 5  # messages sent before their receipts are waited for
+
+RELAY = RelayPolicy(lease_s=0.3, poll_s=0.05, batch=5, rows=10)
 
 SIDE_TABLE = {
     "sqlite": (
@@ -234,6 +237,18 @@ def _send(messages: Sequence[Message], producer: Any, writer: Writer) -> None:
 
 def _publish_event(step: str, message: Message) -> Event:
     return Event(what="publish", step=step, id=message.id, key=history.shown_key(message.key))
+
+
+def relay(order: Order) -> None:
+    """Publish what is in the outbox, until the window is reached or SIGTERM; with `drained`, until nothing is left."""
+    writer = Writer(Path(order.folder), "relay")
+    if order.death is not None:
+        windows.install(Deathly(order.death, writer))
+    app = opened(order)
+    with app:
+        relay = Relay(app.store, app.engine, RELAY, events=app.events)
+        signal.signal(signal.SIGTERM, lambda *_: relay.stop())
+        relay.run(drain=order.drained)
 
 
 def retain(order: Order) -> None:

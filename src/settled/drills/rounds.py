@@ -47,6 +47,7 @@ class Round:
         run: dict[str, Callable[[], None]] = {
             "publish": self._publishers,
             "retention": self._retainers,
+            "relay": self._relays,
             "redrive": self._redrives,
         }
         run.get(journey, self._kill_workers)()
@@ -98,6 +99,26 @@ class Round:
             self.deaths += process.killed
             self._require_alive(worker)
             world.snapshot()
+
+    def _relays(self) -> None:
+        """Relays die; a worker and an application that fills the outbox run all the while."""
+        world = self.world
+        worker = self._start_worker(None)
+        while self.deaths < self.kills and not self._late():
+            messages = world.supply.take(20)
+            if not messages:
+                break
+            world.put_in_outbox(messages)
+            relay = world.start("relay", death=Death(window=self.window, nth=self.chance.randint(1, 2)), drained=True)
+            if not world.crew.wait_ended(relay, PER_DEATH_S + world.settle_s):
+                world.stop([relay])
+            self.deaths += relay.killed
+            self._require_alive(worker)
+        last = world.start("relay", drained=True)
+        if not world.crew.wait_ended(last, world.lease_s + world.settle_s):
+            world.tell_drained(False, "the outbox was not empty in time after the last fault")
+            world.stop([last])
+        world.snapshot()
 
     # Working.
 

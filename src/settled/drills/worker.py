@@ -116,6 +116,7 @@ ROLES: dict[str, Callable[[Order], None]] = {
     "work": roles.work,
     "publish": roles.publish,
     "retain": roles.retain,
+    "relay": roles.relay,
 }
 
 if __name__ == "__main__":

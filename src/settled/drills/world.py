@@ -10,15 +10,17 @@ from typing import Any
 
 import msgspec
 
+from settled import sqlite
 from settled.contract import specs
 from settled.drills import apps, history, roles
 from settled.drills.crew import Crew, Process
-from settled.drills.database import Look
+from settled.drills.database import Look, without_own_options
 from settled.drills.history import Event, Writer
 from settled.drills.order import Death
 from settled.drills.supply import Supply
 from settled.errors import SettledError, Unavailable
 from settled.operations.progress import is_drained
+from settled.outbox.adding import add
 from settled.outcome import Outcome
 from settled.record import Message, Record
 from settled.store import Selection
@@ -117,6 +119,32 @@ class World:
                 raise Unavailable(f"publishing ends with code {process.code}", hint=f"see {self.folder}/output.log")
         return died
 
+    def put_in_outbox(self, messages: Sequence[Message]) -> None:
+        """Put messages into the outbox, in one transaction of the effect database: from its commit on they count as
+        published."""
+        for message in messages:
+            self.sent[message.id] = message
+            self.writer.write(self._outboxed("invoke", message))
+        if self.store_url.startswith("sqlite:"):
+            connection = sqlite.open_connection(sqlite.path_of(self.store_url)[0])
+            connection.execute("BEGIN IMMEDIATE")
+            for message in messages:
+                add(connection, message)
+            connection.execute("COMMIT")
+            connection.close()
+        else:
+            import psycopg
+
+            with psycopg.connect(without_own_options(self.store_url)) as postgres:
+                for message in messages:
+                    add(postgres, message)
+        for message in messages:
+            self.writer.write(self._outboxed("ok", message))
+
+    def _outboxed(self, step: str, message: Message) -> Event:
+        digest = history.digest_of(message)
+        return Event(what="publish", step=step, id=message.id, key=history.shown_key(message.key), digest=digest)
+
     def _accepted(self, pid: int) -> set[str]:
         found: set[str] = set()
         for path in self.folder.glob(f"publish-{pid}-*.jsonl"):
@@ -140,7 +168,7 @@ class World:
     def require_sound(self) -> None:
         """Raise if a worker ended by an error of its own: then the application does not run, and nothing was tried."""
         for process in self.processes:
-            if process.order.role == "work" and process.code > 0:
+            if process.order.role != "publish" and process.code > 0:
                 raise WorkerFailed(f"a worker ended with code {process.code}", hint=f"see {self.folder / 'output.log'}")
 
     # Looking.
