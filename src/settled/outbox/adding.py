@@ -6,7 +6,7 @@ message that cannot be kept.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -15,9 +15,7 @@ from settled.outbox_row import INSERT, MAX_BYTES, Row, made, row_of
 from settled.record import Message
 
 
-def add(
-    connection: Any, message: Message, *, schema: str = "settled", max_bytes: int = MAX_BYTES
-) -> Awaitable[str] | str:
+def add(connection: Any, message: Message, *, schema: str = "settled", max_bytes: int = MAX_BYTES) -> Any:
     """Put `message` into the outbox on the caller's transaction; it is published if that commits. Returns its id; for
     an asynchronous connection or session, what returns it when awaited.
 
@@ -50,7 +48,7 @@ def publish(
     causation_id: str | None = None,
     schema: str = "settled",
     max_bytes: int = MAX_BYTES,
-) -> Awaitable[str] | str:
+) -> Any:
     """`add`, of a message made here: `value` and `key` may be bytes, text or none; any other value becomes JSON.
     Without an `id` it gets a fresh one."""
     message = made(

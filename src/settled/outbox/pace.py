@@ -26,7 +26,8 @@ class Pace:
         if self._rate is None:
             return
         now = time.monotonic()
-        self._next = max(self._next, now - MAKE_UP_S)
+        if self._next < now - MAKE_UP_S:
+            self._next = now
         if self._next > now:
             self._wait(self._next - now)
         self._next += rows / self._rate
