@@ -45,7 +45,8 @@ class Attempts(msgspec.Struct, frozen=True):
     count: int  # runs charged so far
     first_us: int  # first failure, store's clock, microseconds since 1970
     due_us: int  # not before, store's clock
-    suspect: bool = False  # a worker may have died on it: it runs alone
+    suspect: bool = False  # a worker may have died on it: its next start is on record before it starts
+    alone: bool = False  # a worker died while it ran with others on record: it runs alone
     last: Failure | None = None
     first: Failure | None = None
 

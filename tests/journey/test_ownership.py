@@ -13,7 +13,7 @@ import pytest
 from shop import Shop, ended, insert, kill, working
 
 from settled import windows
-from settled.errors import Refused
+from settled.errors import Refused, SettledError
 from settled.outcome import FailureClass, Outcome
 from settled.record import Record
 from settled.sqlite import open_connection
@@ -312,7 +312,8 @@ def test_b044_a_newer_schema_is_refused_clearly(shop: Shop) -> None:
 
 
 def test_a_hook_that_fails_in_a_window_is_not_taken_for_the_handlers_failure(shop: Shop) -> None:
-    """What settled itself raises while it settles is retried and never charged to a record."""
+    """What settled itself raises while it settles ends the worker; it is never charged to a record, and the next worker
+    settles it."""
     raised = []
 
     def hook(window: str) -> None:
@@ -324,9 +325,12 @@ def test_a_hook_that_fails_in_a_window_is_not_taken_for_the_handlers_failure(sho
     app.publish(b"x", key="k", id="e0")
     windows.install(hook)
     try:
-        app.drain()
+        with pytest.raises(SettledError, match="a defect of ours"):
+            app.drain()
     finally:
         windows.install(None)
     assert raised
+    assert not list(app.store.attempts(app.contract.delivery.group, app.contract.transport.topic, 0)) and not shop.ids()
+    app.drain()
     assert shop.ids() == ["e0"]
     assert shop.tally(app) == {Outcome.APPLIED: 1}

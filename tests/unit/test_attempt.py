@@ -527,7 +527,7 @@ def test_suspects_are_recorded_before_they_start_and_run_one_by_one(bench: Bench
 
     given = records(3)
     suspected = Attempts(1, 0, 0, suspect=True)
-    report = bench.attempt(handler).run(group(given, charges=[(each, suspected) for each in given], suspects=True))
+    report = bench.attempt(handler).run(group(given, charges=[(each, suspected) for each in given], suspects=True, alone=True))
     accounted(report, given)
     assert seen == [[0, 1, 2], [1, 2], [2]]
     assert bench.store.attempts("g", "t", 0) == []
@@ -536,7 +536,7 @@ def test_suspects_are_recorded_before_they_start_and_run_one_by_one(bench: Bench
 def test_the_first_failing_suspect_sends_the_others_back(bench: Bench) -> None:
     given = records(4)
     suspected = Attempts(1, 0, 0, suspect=True)
-    work = group(given, charges=[(each, suspected) for each in given], suspects=True)
+    work = group(given, charges=[(each, suspected) for each in given], suspects=True, alone=True)
     report = bench.attempt(failing("e1")).run(work)
     accounted(report, given)
     assert outcomes(report) == {"e0": Outcome.APPLIED}
@@ -549,7 +549,7 @@ def test_suspects_that_had_ended_are_not_charged_nor_run(bench: Bench) -> None:
     attempt.run(group(records(2)))
     given = records(3)
     suspected = Attempts(1, 0, 0, suspect=True)
-    report = attempt.run(group(given, charges=[(each, suspected) for each in given], suspects=True))
+    report = attempt.run(group(given, charges=[(each, suspected) for each in given], suspects=True, alone=True))
     assert [ending.outcome for ending in report.endings] == [Outcome.DUPLICATE, Outcome.DUPLICATE, Outcome.APPLIED]
     assert bench.ids() == ["e0", "e1", "e2"]
     assert bench.store.attempts("g", "t", 0) == []
@@ -562,7 +562,7 @@ def test_an_outage_between_suspects_keeps_what_was_settled(bench: Bench) -> None
             raise Unavailable("gone")
 
     given = records(3)
-    report = bench.attempt(handler, mode="at-least-once").run(group(given, suspects=True))
+    report = bench.attempt(handler, mode="at-least-once").run(group(given, suspects=True, alone=True))
     accounted(report, given)
     assert outcomes(report) == {"e0": Outcome.APPLIED}
     assert isinstance(report.fault, Unavailable)

@@ -18,7 +18,8 @@ from settled.outcome import Attempts, Ending
 from settled.record import Record
 from settled.store import Progress
 
-SUSPECT_CHUNK = 50  # suspects whose start is made durable together
+SUSPECTS_TOGETHER = 100  # suspects that run in one transaction, their start on record
+SUSPECTS_ALONE = 50  # suspects that run one after the other, their start on record together
 
 
 class Held(msgspec.Struct):
@@ -50,6 +51,7 @@ class Assignment:
         self.held: dict[int, Held] = {}
         self.suspects_left = self.suspects_end = 0
         self.suspects: list[Record] = []
+        self.isolated: set[int] = set()  # offsets of suspects whose group failed and nobody could be blamed
         self.parked: set[bytes] = set()
         self.endings: list[Ending] = []
         self.charges: list[tuple[Record, Attempts]] = []
@@ -64,7 +66,7 @@ class Assignment:
 
     @property
     def suspicious(self) -> bool:
-        """Suspects run or wait to run, each alone: nothing else of it may run meanwhile."""
+        """Suspects run or wait to run: nothing else of it may run meanwhile."""
         return self.suspects_running or bool(self.suspects)
 
     @property
@@ -101,10 +103,18 @@ class Assignment:
                 rest.append(record)
         return rest, failed
 
+    def runs_alone(self, record: Record) -> bool:
+        """A suspect that failed before, that was in a recorded group when a worker died, or in one that failed with
+        nobody to blame."""
+        return record.offset in self.isolated or record.offset in self.attempts
+
     def take_suspects(self) -> list[Record]:
-        """The next suspects, in order, to be run alone. One whose key is held by a failed record waits behind it."""
+        """The next suspects, in order: all to be run alone, or none. One whose key is held by a failed record waits
+        behind it."""
         chunk: list[Record] = []
-        while self.suspects and len(chunk) < SUSPECT_CHUNK:
+        alone = bool(self.suspects) and self.runs_alone(self.suspects[0])
+        most = SUSPECTS_ALONE if alone else SUSPECTS_TOGETHER
+        while self.suspects and len(chunk) < most and self.runs_alone(self.suspects[0]) == alone:
             record = self.suspects.pop(0)
             if record.offset in self.held or not self.lanes.wait_behind(record):
                 chunk.append(record)

@@ -20,7 +20,7 @@ from settled.delivery.binding import Binding
 from settled.delivery.retry import RetryPolicy, failure_of
 from settled.delivery.subscription import Mode
 from settled.engine import Partition
-from settled.errors import CommitUnknown, Fenced, SettledError, Unavailable
+from settled.errors import CommitUnknown, Fenced, Refused, SettledError, Unavailable
 from settled.outcome import Attempts, Ending, Failure, FailureClass, Outcome
 from settled.record import Record
 from settled.store import Conflict, Progress, Session
@@ -54,11 +54,13 @@ class Group:
         endings: Sequence[Ending] = (),
         charges: Sequence[tuple[Record, Attempts]] = (),
         suspects: bool = False,
+        alone: bool = False,
         redrive: bool = False,
         parked: AbstractSet[LaneKey] = frozenset(),
     ) -> None:
         self.parts, self.endings, self.charges = parts, list(endings), list(charges)
-        self.suspects, self.redrive, self.parked = suspects, redrive, parked
+        self.suspects, self.alone = suspects, alone  # start on record first; one after the other, not together
+        self.redrive, self.parked = redrive, parked
         self.started = time.monotonic()
         self.short: set[Partition] = set()  # partitions of withdrawn records
         self.by_place: dict[Partition, list[Record]] | None = None  # the records by partition, where that is known
@@ -150,7 +152,7 @@ class Attempt:
     def run(self, group: Group) -> Report:
         """Never raises: what went wrong is in the report."""
         began = time.perf_counter()
-        report = self._guarded(group, self._alone if group.suspects else self._settle_group)
+        report = self._guarded(group, self._recorded if group.suspects else self._settle_group)
         group.close()  # what is reported cannot be withdrawn as well
         report.seconds = time.perf_counter() - began
         return report
@@ -163,6 +165,10 @@ class Attempt:
             self._session.rollback()
             fault = error if isinstance(error, SettledError) else Unavailable("the worker is stopping")
             return Report(group, [], [], group.close(), fault, written=False)
+        except Refused as error:  # the database ended the transaction by itself, and a savepoint was gone with it
+            self._session.rollback()
+            group.close()
+            return self._failed_at_commit(group, error)
         except BaseException:
             self._session.rollback()
             raise
@@ -171,17 +177,20 @@ class Attempt:
         self._binding.close()
         self._session.close()
 
-    def _alone(self, group: Group) -> Report:
-        """Suspects: which of them are about to start is durable first, then each runs in a transaction of its own, in
-        order. If the process dies, the first that is still suspected is the one that ran. Those that had ended before
-        need no run."""
-        total = Report(group, [], [], [])
-        part = next(iter(group.parts.values()))
+    def _recorded(self, group: Group) -> Report:
+        """Suspects: that they are about to start is durable first. Those that had ended before need no run."""
         ended = self._ended_before(group)
         charges = [(record, attempts) for record, attempts in group.charges if id(record) not in ended]
         if charges:
-            self._session.charge(part.now, charges)
+            self._session.charge(next(iter(group.parts.values())).now, charges)
             windows.reach("suspects-recorded")
+        group.charges = []
+        return self._one_by_one(group, ended) if group.alone else self._settle_group(group)
+
+    def _one_by_one(self, group: Group, ended: set[int]) -> Report:
+        """Each in a transaction of its own, in order. If the process dies, the first that is still on record is the
+        one that ran."""
+        total = Report(group, [], [], [])
         while not (total.failures or total.fault) and (claimed := group.claim(1)):
             if id(claimed[0]) in ended:
                 total.endings.append(Ending(claimed[0], Outcome.DUPLICATE))
@@ -239,11 +248,13 @@ class Attempt:
         windows.reach("redrive-begun" if group.redrive else "unit-begun")
         began = time.perf_counter()
         run.screen()
-        if not (self._careful or run.plainly()):
+        careful = self._careful > 0 and group.size > 1  # a record alone needs no savepoint
+        if not careful and not run.plainly():
+            careful = True
             self._careful = CAREFUL_GROUPS
             self._session.rollback()
             self._session.begin([part.now for part in group.parts.values()], redrive=group.redrive)
-        if self._careful:
+        if careful:
             self._careful -= 1
             run.carefully()
         if self._abandoned:

@@ -207,9 +207,15 @@ class Dispatch:
             records = [record for record in found.take_suspects() if not self._judge.lost(found, record)]
             if records:
                 found.suspects_running = True
-                charges = [(record, _suspected(found.attempts.get(record.offset))) for record in records]
-                return Group(records, {found.place: found.part(decided=False)}, charges=charges, suspects=True)
+                return self._recorded(found, records)
         return None
+
+    def _recorded(self, found: Assignment, records: list[Record]) -> Group:
+        """Suspects, whose start is made durable before the first of them starts."""
+        alone = len(records) == 1 or found.runs_alone(records[0])
+        charges = [(record, _suspected(found.attempts.get(record.offset), alone=alone)) for record in records]
+        part = found.part(() if alone else records, decided=False)
+        return Group(records, {found.place: part}, charges=charges, suspects=True, alone=alone)
 
     def _redrive(self) -> Group | None:
         if self.redriven:
@@ -345,8 +351,8 @@ def _parked(entry: QuarantineEntry) -> Ending:
     return Ending(entry.record, Outcome.QUARANTINED, entry.failure, attempts, parked=True)
 
 
-def _suspected(known: Attempts | None) -> Attempts:
+def _suspected(known: Attempts | None, *, alone: bool) -> Attempts:
     """What is stored before a suspect starts: that it may have been running when a worker died, once at least."""
     if known is None:
-        return Attempts(count=1, first_us=0, due_us=0, suspect=True)
-    return msgspec.structs.replace(known, count=max(1, known.count), suspect=True)
+        return Attempts(count=1, first_us=0, due_us=0, suspect=True, alone=alone)
+    return msgspec.structs.replace(known, count=max(1, known.count), suspect=True, alone=alone)

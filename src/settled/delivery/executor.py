@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 from collections.abc import Callable
 
 from settled.delivery.attempt import Attempt, Group, Report
-from settled.errors import SettledError, Unavailable
-
-log = logging.getLogger("settled.delivery")
+from settled.errors import SettledError
 
 
 class Executor:
@@ -61,10 +58,10 @@ class Executor:
             return self._attempt.run(group)
         except SettledError as error:
             return Report(group, [], [], group.close(), error, written=False)
-        except Exception as error:
-            log.exception("a group could not be run for a reason that is not the handler's")
-            fault = Unavailable(
-                f"{type(error).__name__}: {error}", hint="this is a defect in settled; please report it"
+        except Exception as error:  # noqa: BLE001 - whatever it is: the worker ends with it instead of trying for ever
+            fault = SettledError(
+                f"a group could not be run: {type(error).__name__}: {error}",
+                hint="this is a defect in settled; please report it with the traceback",
             )
             fault.__cause__ = error
             return Report(group, [], [], group.close(), fault, written=False)

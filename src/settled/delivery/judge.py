@@ -42,7 +42,10 @@ class Judge:
     def failed(self, found: Assignment, record: Record, failure: Failure) -> None:
         """Hold the record for its next run, or send it to quarantine."""
         now_us = self._store.clock_us()
-        verdict = decide(self._policy, found.attempts.get(record.offset), failure, now_us, self._chance)
+        before = found.attempts.get(record.offset)
+        if before is not None and before.first is None:
+            before = None  # it was suspected and never failed: what was presumed is not charged
+        verdict = decide(self._policy, before, failure, now_us, self._chance)
         self._events.tell(AttemptFailed(self._consumer, record, failure, verdict.attempts.count))
         if verdict.quarantine and self._evict(found, record, verdict.attempts):
             return

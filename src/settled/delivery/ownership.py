@@ -7,6 +7,8 @@ from __future__ import annotations
 import logging
 import time
 
+import msgspec
+
 from settled import windows
 from settled.delivery.assignment import Assignment
 from settled.delivery.flow import InFlight
@@ -95,10 +97,13 @@ class Ownership:
     def _recall(self, found: Assignment, *, clean: bool) -> None:
         """What the owners before left about records that had not ended."""
         known = dict(self._store.attempts(self._name, found.topic, found.partition))
-        suspected = [offset for offset, attempts in known.items() if attempts.suspect]
-        if suspected and not clean:
-            first = min(suspected)  # suspects run in order, each alone: the first that is left is the one that ran
+        alone = [offset for offset, attempts in known.items() if attempts.suspect and attempts.alone]
+        if alone and not clean:
+            first = min(alone)  # they run in order, one after the other: the first that is left is the one that ran
             known[first] = _one_more(known[first], self._store.clock_us())
+        for offset, attempts in known.items() if not clean else ():
+            if attempts.suspect and not attempts.alone:
+                known[offset] = _one_of_several(attempts)
         found.attempts = known
         if self._subscription.retry.then == "park":
             found.parked = self._store.parked(self._name, found.topic, found.partition)
@@ -178,9 +183,17 @@ def _one_more(known: Attempts, now_us: int) -> Attempts:
         first_us=known.first_us or now_us,
         due_us=now_us,
         suspect=True,
+        alone=True,
         last=WORKER_LOST,
         first=known.first or WORKER_LOST,
     )
+
+
+def _one_of_several(known: Attempts) -> Attempts:
+    """The attempts of a record that was in a recorded group when its worker died. It may have been running at two
+    deaths; it is charged with neither unless a third finds it running alone."""
+    count = 2 if known.last is None else known.count
+    return msgspec.structs.replace(known, count=count, alone=True)
 
 
 def due_in(attempts: Attempts, store_us: int) -> float:

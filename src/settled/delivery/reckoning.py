@@ -128,7 +128,10 @@ class Reckoning:
         if not returned:
             return
         if report.group.suspects:
-            owned[(returned[0].topic, returned[0].partition)].give_back_suspects(returned)
+            found = owned[(returned[0].topic, returned[0].partition)]
+            found.give_back_suspects(returned)
+            if report.isolate:
+                found.isolated |= {record.offset for record in returned}
             return
         if report.isolate:
             self._dispatch.alone += len(returned)

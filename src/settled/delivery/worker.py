@@ -219,8 +219,10 @@ class Worker:
     def _take_report(self, report: Report) -> None:
         if isinstance(report.fault, Fenced):
             self._let_go()
-        elif report.fault is not None:
+        elif isinstance(report.fault, Unavailable):
             self._wait_out(report.fault)
+        elif report.fault is not None:
+            raise report.fault
         else:
             self._outages, self._outage = 0, ""
         self._reckoning.reckon(report)
