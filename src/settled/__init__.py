@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from settled import inbox, outbox
     from settled.app import App
+    from settled.calls import external
     from settled.errors import (
         CommitUnknown,
         ContractError,
@@ -52,6 +53,7 @@ __all__ = [
     "Unavailable",
     "Unsupported",
     "Visible",
+    "external",
     "inbox",
     "outbox",
     "read_your_writes",
@@ -66,6 +68,7 @@ _ROOMS = {
     "Record": "settled.record",
     "Tx": "settled.store",
     "NotYet": "settled.tokens",
+    "external": "settled.calls",
     "Visible": "settled.tokens",
     "read_your_writes": "settled.tokens",
     "wait": "settled.tokens",

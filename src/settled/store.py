@@ -24,6 +24,7 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
     inbox            effectively-once: screen and mark; otherwise neither is done
     versioned        refuse versions not above the last one applied for the key
     owner            who answers for quarantined records; code_version: what ran, both kept as evidence
+    external         (name, policy) of calls outside the transaction, see `settled.external`
     """
 
     consumer: str
@@ -31,6 +32,7 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
     versioned: bool = False
     owner: str = ""
     code_version: str = ""
+    external: tuple[tuple[str, str], ...] = ()
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -302,9 +304,57 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
         return self.outcome is not None or passed
 
 
+class Intent(msgspec.Struct, frozen=True):
+    """What is durable about a call outside the transaction. `runs` counts how often it was about to be made, without
+    those that were taken back; `result` is what was recorded of it, none: not known whether it was made."""
+
+    runs: int
+    intended_us: int
+    result: bytes | None = None
+
+
+class Calls(Protocol):
+    """Calls outside the transaction, by consumer, event id and name. Each method is durable by itself when it returns,
+    whatever becomes of the unit. One thread."""
+
+    def intend(self, consumer: str, event_id: str, name: str) -> Intent:
+        """Write down that the call is about to be made, or that it is about to be again."""
+        ...
+
+    def found(self, consumer: str, event_id: str, name: str) -> Intent | None:
+        """What is written down, none: nothing. Writes nothing."""
+        ...
+
+    def keep(self, consumer: str, event_id: str, name: str, result: bytes) -> Intent:
+        """Record the result, unless one is recorded already; what is recorded comes back."""
+        ...
+
+    def withdraw(self, consumer: str, event_id: str, name: str) -> None:
+        """The run that was written down last made no call. A recorded result stays."""
+        ...
+
+
+class AtHand:
+    """What is known around a handler's run, for what goes beyond its transaction (`settled.external`).
+
+    calls            what is durable about calls outside; raises Fenced, see `Session.calls`
+    record           the record that runs, none: the handler was given several at once
+    redrive          a person asked for this run
+    live             not a replay: calls outside may be made
+    policies         the contract's word on an ambiguous call, by the call's name
+    """
+
+    def __init__(self, spec: ConsumerSpec, calls: Callable[[], Calls]) -> None:
+        self.consumer, self.policies, self.calls = spec.consumer, dict(spec.external), calls
+        self.record: Callable[[], Record | None] = lambda: None
+        self.redrive, self.live = False, True
+
+
 class Tx(Protocol):
     """What a handler writes through. Statements run in the transaction that also holds the inbox mark; committing or
-    rolling back is not the handler's to do and is refused."""
+    rolling back is not the handler's to do and is refused. `at_hand` is set while a worker runs the handler."""
+
+    at_hand: AtHand | None
 
     def execute(self, sql: str, params: Any = ()) -> Any:
         """Run one statement with the store's own placeholders; returns its cursor, to fetch from."""
@@ -398,6 +448,11 @@ class Session(Protocol):
         """Store what is known of failing or suspected records of one partition, in one transaction of its own. Raises
         Fenced. An ending of such a record through `settle` removes it.
         """
+        ...
+
+    def calls(self) -> Calls:
+        """What is durable about calls outside the transaction, on a connection of its own. Raises Fenced when an epoch
+        of the unit has moved on: a call that is begun now would be another owner's to make."""
         ...
 
     def settled(self, records: Sequence[Record]) -> list[Outcome | None]:

@@ -43,7 +43,7 @@ class Fate(msgspec.Struct, frozen=True):
 class Window(msgspec.Struct, frozen=True, kw_only=True):
     """One instant.
 
-    journey     publish, takeover, group, failure, redrive, revoke, stop, relay or retention
+    journey     publish, takeover, group, external, failure, redrive, revoke, stop, relay or retention
     durable     what just became durable, or was durable already
     pending     what is not durable yet
     most        the fate under at-most-once; least: at-least-once; effectively: effectively-once
@@ -68,6 +68,7 @@ _SOON = "none: the partition is free at once, or when the lease runs out"
 _OWNER = "the next owner, by the fence and the frontier in the effect store"
 _SENDER = "the producer: it sends again what it holds no receipt for, under the same ids"
 _ENGINE = "the engine: the lease of the dead member runs out by the engine's clock"
+_CALLER = "the next owner's handler: `settled.external` finds what was recorded, under the same key"
 _SHELF = "the next owner: it finds the request in the effect store"
 
 _NOTHING = Fate()
@@ -86,6 +87,12 @@ _GROUP_LOST = Fate(lost="records of the group whose handler had not committed: t
 _GROUP_AGAIN = Fate(again="all of the group; what they wrote through `tx` was rolled back")
 _ALONE = Fate(again="the group, each record alone; the first one is charged an attempt if it kills again")
 _OUTSIDE = Fate(again="all of the group; what they wrote through `tx` was rolled back, what they did elsewhere was not")
+
+_CALLED = Fate(
+    again="the handler; the call as its policy says: again with the same key, looked up, or left to a person",
+    ambiguous="whether the call was made; the receiver knows, by the key",
+)
+_RESUMED = Fate(again="the handler, which gets the recorded result; the call is not made again")
 
 
 def _of(
@@ -210,6 +217,33 @@ WINDOWS: tuple[Window, ...] = (
         _HARMLESS,
         "effects, inbox marks and frontier in the effect store",
         "the engine's copy of the frontier",
+    ),
+    _of(
+        "intent-recorded",
+        "external",
+        (_GROUP_LOST, _CALLED, _CALLED),
+        "that the call outside is about to be made",
+        "the call: it has not been made",
+        _LEASE,
+        _CALLER,
+    ),
+    _of(
+        "call-made",
+        "external",
+        (_GROUP_LOST, _CALLED, _CALLED),
+        "that the call outside was about to be made",
+        "its result: the call has been made and nothing of it is recorded",
+        _LEASE,
+        _CALLER,
+    ),
+    _of(
+        "result-recorded",
+        "external",
+        (_GROUP_LOST, _RESUMED, _RESUMED),
+        "the call's result",
+        "the effect: it is rolled back and made again, with the recorded result and without a call",
+        _LEASE,
+        _CALLER,
     ),
     _of(
         "suspects-recorded",

@@ -125,6 +125,11 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
         {"poison": {"classes": {"transient": ["OSError", "OSError"], "permanent": ["ValueError"]}}},
         ["OSError"],
     ),
+    "call-listed-twice": (
+        {"external": {"repeat": ["charge"], "reconcile": ["mail", "charge"]}},
+        {"external": {"repeat": ["charge", "charge"], "reconcile": ["mail"]}},
+        ["charge"],
+    ),
     "envelope-exceeded": (
         {"recovery": {"envelope": "3299/s", "live": "2,400/s", "headroom": "300/s", "replay_rate": "600/s"}},
         {"recovery": {"envelope": "3300/s", "live": "2,400/s", "headroom": "300/s", "replay_rate": "600/s"}},

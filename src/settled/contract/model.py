@@ -218,6 +218,14 @@ class Poison(msgspec.Struct, frozen=True, kw_only=True):
     eviction: Eviction = Eviction()
 
 
+class External(msgspec.Struct, frozen=True, kw_only=True):
+    """Names of calls outside the transaction, by what is done about one that may have been made (see `calls`)."""
+
+    repeat: tuple[Text, ...] = ()
+    reconcile: tuple[Text, ...] = ()
+    quarantine: tuple[Text, ...] = ()
+
+
 class Objectives(msgspec.Struct, frozen=True, kw_only=True):
     """What good service is, in seconds: the oldest unsettled record's age, an effect's p99, a publish's p99."""
 
@@ -268,6 +276,7 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True):
     delivery: Delivery = Delivery()
     retention: Retention = Retention()
     poison: Poison = Poison()
+    external: External = External()
     objectives: Objectives = Objectives()
     recovery: Recovery = Recovery()
 

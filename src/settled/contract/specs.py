@@ -53,6 +53,11 @@ def consumer_spec(contract: Contract, code_version: str = "") -> ConsumerSpec:
         versioned=contract.transport.version is not None,
         owner=contract.poison.owner or "",
         code_version=code_version,
+        external=tuple(
+            (name, policy)
+            for policy in ("repeat", "reconcile", "quarantine")
+            for name in getattr(contract.external, policy)
+        ),
     )
 
 

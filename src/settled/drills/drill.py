@@ -27,7 +27,7 @@ from settled.drills.database import Look
 from settled.drills.history import Event
 from settled.drills.named import NAMED
 from settled.drills.report import Report, Row
-from settled.drills.rounds import RANDOM, Round
+from settled.drills.rounds import JOURNEY, RANDOM, Round
 from settled.drills.world import QUICK, SETTLE_S, World
 from settled.errors import ContractError, Refused
 from settled.windows import NAMES, WINDOWS
@@ -164,13 +164,15 @@ def _chosen(drill: Drill, contract: Contract) -> list[str]:
                 )
     if drill.windows or drill.named:
         return list(dict.fromkeys([*drill.windows, *drill.named]))
-    return reachable(contract.delivery.mode)
+    outside = any((contract.external.repeat, contract.external.reconcile, contract.external.quarantine))
+    return reachable(contract.delivery.mode, outside=outside)
 
 
-def reachable(mode: str) -> list[str]:
-    """The windows that a process comes by under a delivery mode, and `random`."""
+def reachable(mode: str, *, outside: bool = True) -> list[str]:
+    """The windows that a process comes by under a delivery mode, and `random`; `outside`: it makes calls outside."""
     place = {"at-most-once": "most", "at-least-once": "least", "effectively-once": "effectively"}[mode]
     names = [window.name for window in WINDOWS if getattr(window, place).lost != "not reached"]
+    names = [name for name in names if outside or JOURNEY[name] != "external"]
     return [*names, RANDOM]
 
 

@@ -6,13 +6,13 @@ A store supplies `_query` (read) and `_work` (a transaction of its own); `settle
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from settled.errors import ContractError
 from settled.outcome import Attempts, Outcome
 from settled.store import Asked, Gap, Position, QuarantineEntry, Seen, WorkerReport
-from settled.stores import evidence, fence
+from settled.stores import calls, evidence, fence
 from settled.stores.shelf import Shelf
 from settled.stores.statements import Statements
 from settled.stores.watching import Watch, Watcher
@@ -66,6 +66,10 @@ class SqlStore:
 
     def _watch(self) -> Watch:
         raise NotImplementedError
+
+    def _forget_calls(self, consumer: str, event_ids: Sequence[str]) -> None:
+        """What is known of calls outside goes with the marks of their events."""
+        self._work(lambda handle: calls.forget(handle, consumer, event_ids))
 
     def acquire(self, consumer: str, topic: str, partition: int, epoch: int, identity: str) -> Position | None:
         return self._work(lambda handle: self._take(handle, consumer, topic, partition, epoch, identity))
@@ -153,6 +157,7 @@ class SqlStore:
         gone = [(row[1], row[0]) for row in rows if row[2]]
         if gone:
             self._work(lambda handle: handle.run_many(_DROP_MARK, gone))
+            self._forget_calls(consumer, [event_id for _, event_id in gone])
         if rows:
             self._sweeps[consumer] = rows[-1][0]
         else:

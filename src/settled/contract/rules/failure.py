@@ -60,3 +60,13 @@ def _classes(contract: Contract, _: Capabilities | None) -> Told:
     if not twice:
         return None
     return f"in more than one class: {', '.join(twice)}", "leave each type in the one class that is meant"
+
+
+@rule("call-listed-twice", "error", "external", "One call outside the transaction has two policies.")
+def _calls(contract: Contract, _: Capabilities | None) -> Told:
+    calls = contract.external
+    listed = [*set(calls.repeat), *set(calls.reconcile), *set(calls.quarantine)]
+    twice = sorted({name for name in listed if listed.count(name) > 1})
+    if not twice:
+        return None
+    return f"under more than one policy: {', '.join(twice)}", "leave each call under the one policy that is meant"

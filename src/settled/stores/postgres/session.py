@@ -18,8 +18,9 @@ from settled.errors import ContractError, Fenced, Refused, SettledError, Unavail
 from settled.outbox_row import Row
 from settled.outcome import Attempts, Ending, Outcome
 from settled.record import Record
-from settled.store import Conflict, ConsumerSpec, Progress, Tx
+from settled.store import AtHand, Calls, Conflict, ConsumerSpec, Progress, Tx
 from settled.stores import evidence, shelf
+from settled.stores.calls import StoredCalls
 from settled.stores.fence import fenced
 from settled.stores.outgoing import Outgoing
 from settled.stores.postgres import outbox, texts
@@ -39,13 +40,15 @@ class PostgresSession:
         self.outgoing = Outgoing(spec.consumer, self._publish)
         self._postgres_tx = PostgresTx(link, self.outgoing, self._why_lost)
         self.tx: Tx = self._postgres_tx
+        self._at_hand = self.tx.at_hand = AtHand(spec, self.calls)
+        self._calls: StoredCalls | None = None
         self._fence: Sequence[Progress] = ()
         self._places: dict[Partition, int] = {}
         self._unit = ""  # names the open unit, on the server too
         self._redrive = self._saved = False
 
     def causes(self, current: Callable[[], Record | None]) -> None:
-        self.outgoing.current = current
+        self.outgoing.current = self._at_hand.record = current
 
     def begin(self, fence: Sequence[Progress], *, redrive: bool = False) -> None:
         if self._unit:
@@ -61,6 +64,7 @@ class PostgresSession:
             self.rollback()
             raise
         self._unit, self._fence, self._redrive, self._saved = unit, fence, redrive, False
+        self._at_hand.redrive = redrive
         self._postgres_tx.open()
 
     def screen(self, records: Sequence[Record]) -> list[Outcome | None]:
@@ -153,8 +157,22 @@ class PostgresSession:
         found = (marks.get(record.id) for record in records)
         return [None if mark is None else Outcome(mark) for mark in found]
 
+    def calls(self) -> Calls:
+        if not self._unit:
+            raise ContractError("there is no unit", field="session", hint="call outside while the handler runs")
+        with self._own():
+            places = [self._place(each.topic, each.partition) for each in self._fence]
+            epochs = dict(self._link.all(texts.EPOCHS, (places,)))
+        for place, each in zip(places, self._fence, strict=True):
+            self._require(each, epochs.get(place))
+        if self._calls is None:
+            self._calls = StoredCalls(Link(self._link.conninfo, self._link.schema, settings=self._link.settings))
+        return self._calls
+
     def close(self) -> None:
         self.rollback()
+        if self._calls is not None:
+            self._calls.close()
         self._link.close()
 
     # the steps, in the order they run

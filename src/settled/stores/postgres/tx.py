@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 
 from settled.errors import ContractError, SettledError, Unavailable
+from settled.store import AtHand
 from settled.stores.outgoing import Outgoing
 from settled.stores.postgres.guard import GuardedCursor
 from settled.stores.postgres.link import Link
@@ -35,6 +36,8 @@ class PostgresTx:
     spoiled          the error that made the transaction unfit to commit, if a statement failed
     lost             says whether an outage is more than that: a successor that ended this connection
     """
+
+    at_hand: AtHand | None = None
 
     def __init__(
         self, link: Link, outgoing: Outgoing, lost: Callable[[Unavailable], SettledError] = lambda outage: outage

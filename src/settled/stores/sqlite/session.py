@@ -18,11 +18,13 @@ from settled.errors import ContractError, Fenced
 from settled.outbox_row import Row
 from settled.outcome import Attempts, Ending, Outcome
 from settled.record import Record
-from settled.store import Conflict, ConsumerSpec, Progress, Tx
+from settled.store import AtHand, Calls, Conflict, ConsumerSpec, Progress, Tx
 from settled.stores import evidence, shelf
+from settled.stores.calls import StoredCalls
 from settled.stores.fence import fenced
 from settled.stores.outgoing import Outgoing
 from settled.stores.sqlite import outbox
+from settled.stores.sqlite.calls import open_calls
 from settled.stores.sqlite.handle import Handle, ended_by_sqlite
 from settled.stores.sqlite.tx import GuardedTx
 
@@ -81,12 +83,14 @@ class SqliteSession:
         self.outgoing = Outgoing(spec.consumer, self._publish)
         self._guarded_tx = GuardedTx(handle, self.outgoing)
         self.tx: Tx = self._guarded_tx
+        self._at_hand = self.tx.at_hand = AtHand(spec, self.calls)
+        self._calls: StoredCalls | None = None
         self._fence: list[tuple[int, Progress]] = []
         self._places: dict[Partition, int] = {}
         self._unit = self._writing = self._redrive = self._saving = False
 
     def causes(self, current: Callable[[], Record | None]) -> None:
-        self.outgoing.current = current
+        self.outgoing.current = self._at_hand.record = current
 
     def begin(self, fence: Sequence[Progress], *, redrive: bool = False) -> None:
         if self._unit:
@@ -98,6 +102,7 @@ class SqliteSession:
         except apsw.Error as exc:
             raise self._handle.meaning(exc) from exc
         self._unit, self._writing, self._redrive, self._saving = True, False, redrive, False
+        self._at_hand.redrive = redrive
         self._guarded_tx.arm(self._open_for_handler)
 
     def screen(self, records: Sequence[Record]) -> list[Outcome | None]:
@@ -192,8 +197,23 @@ class SqliteSession:
         found = (marks.get(record.id) for record in records)
         return [None if mark is None else Outcome(mark) for mark in found]
 
+    def calls(self) -> Calls:
+        """In a file of their own beside the store's: a unit may hold the store's write lock."""
+        if not self._unit:
+            raise ContractError("there is no unit", field="session", hint="call outside while the handler runs")
+        try:
+            if not self._writing:  # else nobody can have moved the epoch
+                self._check_fence()
+        except apsw.Error as exc:
+            raise self._handle.meaning(exc) from exc
+        if self._calls is None:
+            self._calls = StoredCalls(open_calls(self._handle.path, self._handle.busy_s))
+        return self._calls
+
     def close(self) -> None:
         self._end()
+        if self._calls is not None:
+            self._calls.close()
         self._handle.close()
 
     # the steps, in the order they run

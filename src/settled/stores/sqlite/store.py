@@ -6,7 +6,7 @@ One connection, behind a lock, serves what people and housekeeping ask; each ses
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import apsw
@@ -15,9 +15,11 @@ from settled.clock import wall_us
 from settled.errors import ContractError, SettledError, Unavailable
 from settled.sqlite import BUSY_S, path_of
 from settled.store import ConsumerSpec, Tx, WorkerReport
+from settled.stores.calls import forget
 from settled.stores.outgoing import Outgoing
 from settled.stores.sql import SqlStore, name_id, write_report
 from settled.stores.sqlite import schema
+from settled.stores.sqlite.calls import calls_file, open_calls
 from settled.stores.sqlite.handle import Handle
 from settled.stores.sqlite.outbox import SqliteOutbox, insert
 from settled.stores.sqlite.session import SqliteSession
@@ -108,6 +110,14 @@ class SqliteStore(SqlStore):
 
     def _watch(self) -> SqliteWatch:
         return SqliteWatch(Handle(self._path, **self._options))
+
+    def _forget_calls(self, consumer: str, event_ids: Sequence[str]) -> None:
+        if calls_file(self._path).exists():
+            handle = open_calls(self._path, self._handle.busy_s)
+            try:
+                handle.write(lambda: forget(handle, consumer, event_ids))
+            finally:
+                handle.close()
 
     def report(self, consumer: str, member: str, state: WorkerReport | None) -> None:
         """Waits for locks no longer than a twentieth of a second; then the report is left out."""

@@ -13,12 +13,15 @@ import apsw
 
 from settled.errors import ContractError, SettledError
 from settled.sqlite import translate
+from settled.store import AtHand
 from settled.stores.outgoing import Outgoing
 from settled.stores.sqlite.handle import Handle, ended_by_sqlite
 
 
 class GuardedTx:
     """What handlers write through; see `settled.store.Tx`. `start` runs at the first use of a unit."""
+
+    at_hand: AtHand | None = None
 
     def __init__(self, handle: Handle, outgoing: Outgoing) -> None:
         self._handle, self._outgoing = handle, outgoing
