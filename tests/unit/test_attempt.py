@@ -527,7 +527,8 @@ def test_suspects_are_recorded_before_they_start_and_run_one_by_one(bench: Bench
 
     given = records(3)
     suspected = Attempts(1, 0, 0, suspect=True)
-    report = bench.attempt(handler).run(group(given, charges=[(each, suspected) for each in given], suspects=True, alone=True))
+    work = group(given, charges=[(each, suspected) for each in given], suspects=True, alone=True)
+    report = bench.attempt(handler).run(work)
     accounted(report, given)
     assert seen == [[0, 1, 2], [1, 2], [2]]
     assert bench.store.attempts("g", "t", 0) == []
