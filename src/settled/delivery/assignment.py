@@ -111,6 +111,7 @@ class Assignment:
     def take_suspects(self) -> list[Record]:
         """The next suspects, in order: all to be run alone, or none. One whose key is held by a failed record waits
         behind it."""
+        self._rejoin()
         chunk: list[Record] = []
         alone = bool(self.suspects) and self.runs_alone(self.suspects[0])
         most = SUSPECTS_ALONE if alone else SUSPECTS_TOGETHER
@@ -126,8 +127,16 @@ class Assignment:
         self.suspects_left = max(0, self.suspects_left - records)
         if self.suspects_left or any(record.offset in self.attempts for record in self.suspects):
             return
+        self._rejoin()
         self.lanes.put_first([record for record in self.suspects if not self.lanes.wait_behind(record)])
         self.suspects = []
+
+    def _rejoin(self) -> None:
+        """Suspects that waited behind a failed record and became ready come before later suspects of their key."""
+        if self.suspects:
+            before = self.lanes.withdraw_below(max(record.offset for record in self.suspects))
+            if before:
+                self.suspects = sorted([*before, *self.suspects], key=lambda record: record.offset)
 
     @property
     def unsaved(self) -> bool:

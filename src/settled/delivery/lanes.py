@@ -40,6 +40,13 @@ class Lanes:
         """Records that come before all that is ready, offsets rising."""
         self._ready.extendleft(reversed(records))
 
+    def withdraw_below(self, offset: int) -> list[Record]:
+        """Take the ready records below the offset out again; their keys are free."""
+        below = [record for record in self._ready if record.offset < offset]
+        if below:
+            self._ready = deque(record for record in self._ready if record.offset >= offset)
+        return below
+
     def take(self, most: int) -> list[Record]:
         """Up to `most` records that may run together in one group, in order; their keys are busy from now on."""
         ready, waiting = self._ready, self._waiting
