@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Unavailable,
         Unsupported,
     )
+    from settled.newer import apply_if_newer
     from settled.outcome import Outcome
     from settled.record import Message, Record
     from settled.store import Tx
@@ -53,6 +54,7 @@ __all__ = [
     "Unavailable",
     "Unsupported",
     "Visible",
+    "apply_if_newer",
     "external",
     "inbox",
     "outbox",
@@ -68,6 +70,7 @@ _ROOMS = {
     "Record": "settled.record",
     "Tx": "settled.store",
     "NotYet": "settled.tokens",
+    "apply_if_newer": "settled.newer",
     "external": "settled.calls",
     "Visible": "settled.tokens",
     "read_your_writes": "settled.tokens",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -352,8 +352,9 @@ class AtHand:
 
 class Tx(Protocol):
     """What a handler writes through. Statements run in the transaction that also holds the inbox mark; committing or
-    rolling back is not the handler's to do and is refused. `at_hand` is set while a worker runs the handler."""
+    rolling back is not the handler's to do and is refused. `at_hand` is set in a worker's sessions."""
 
+    dialect: Literal["sqlite", "postgresql"]  # which SQL it takes: ? or %s for parameters
     at_hand: AtHand | None
 
     def execute(self, sql: str, params: Any = ()) -> Any:

@@ -76,7 +76,7 @@ class AsyncTx:
     alone: the guarantees are those of the sync `tx`, because it is the sync `tx`."""
 
     def __init__(self, tx: Tx) -> None:
-        self._tx = tx
+        self._tx, self.dialect = tx, tx.dialect
 
     async def execute(self, sql: str, params: Any = ()) -> Any:
         return self._tx.execute(sql, params)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Literal
 
 import psycopg
 
@@ -37,6 +37,7 @@ class PostgresTx:
     lost             says whether an outage is more than that: a successor that ended this connection
     """
 
+    dialect: Literal["sqlite", "postgresql"] = "postgresql"
     at_hand: AtHand | None = None
 
     def __init__(

@@ -7,7 +7,7 @@ of the handle when they are prepared.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Literal
 
 import apsw
 
@@ -21,6 +21,7 @@ from settled.stores.sqlite.handle import Handle, ended_by_sqlite
 class GuardedTx:
     """What handlers write through; see `settled.store.Tx`. `start` runs at the first use of a unit."""
 
+    dialect: Literal["sqlite", "postgresql"] = "sqlite"
     at_hand: AtHand | None = None
 
     def __init__(self, handle: Handle, outgoing: Outgoing) -> None:
