@@ -25,10 +25,17 @@ FLOORS = {
     "one_percent_failing": 0.5,
     "others_beside_slow_key": 0.9,
 }
-AIMS = {"fence_cost": 0.05, "latency_p99_ms": 15.0, "growth_flat": 0.85, "growth_peak_mb": 150.0}
+AIMS = {
+    "fence_cost": 0.05,
+    "latency_p99_ms": 15.0,
+    "growth_flat": 0.85,
+    "growth_peak_mb": 150.0,
+    "token_p99_ms": 20.0,
+    "token_cpu_idle": 0.01,
+}
 
 
-PARTS = ["publish", "settle", "latency", "postgres", "growth"]
+PARTS = ["publish", "settle", "latency", "postgres", "growth", "tokens"]
 
 
 def say(text: str) -> None:
@@ -120,6 +127,10 @@ def main() -> int:
         results["latency"] = measure_latency()
     if "growth" in wanted:
         results["growth"] = measure_growth([10_000, 100_000, 1_000_000])
+    if "tokens" in wanted:
+        from bench import tokens
+
+        results["tokens"] = tokens.compare(say)
     if "postgres" in wanted:
         from bench import postgres
 
