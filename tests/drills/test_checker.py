@@ -187,3 +187,11 @@ def test_a_mode_is_not_held_to_what_it_does_not_promise(mode: str, excused: str)
     breaks = next(breaks for breaks, _, kind in BROKEN.values() if kind == excused)
     history = [event for event in breaks(good()) if event.what != "ended"]
     assert check(history, mode=mode) == []
+
+
+def test_what_a_drill_that_ended_too_early_left_above_the_frontier_is_late_and_not_lost() -> None:
+    history = without("ended", "e3")(without("effect", "e3")(good()))
+    history = [event for event in history if not (event.what == "frontier" and event.offset > 3)]
+    kinds = {violation.kind for violation in check([*history, Event(what="drained", step="fail", t=99.0)])}
+    assert kinds == {"stuck"}
+    assert "lost" in {violation.kind for violation in check(history)}

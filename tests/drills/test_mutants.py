@@ -37,7 +37,7 @@ FOUND = {
     ),
     "quarantine_drops_the_record": by("entry-lost", windows=("decisions-written",), kills=1),
     "redrive_ends_in_a_transaction_of_its_own": by("doubled", windows=("redrive-written",), kills=1),
-    "takeover_starts_at_the_latest_record": by("lost", "frontier-ahead", windows=("unit-begun",)),
+    "takeover_starts_at_the_latest_record": by("lost", "stuck", windows=("unit-begun",)),
     "engine_is_told_more_than_is_settled": by("commit-leads", windows=("effect-committed",)),
     "failed_record_does_not_hold_its_key": by("order", app=FLAKY, windows=("effect-committed",)),
     "frontier_skips_holes": by("lost", "frontier-ahead", app=FLAKY, windows=("partition-unreleased",)),

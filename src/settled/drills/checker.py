@@ -51,6 +51,17 @@ class Facts:
         for event in self.events["log"]:
             self.logged[event.id].append(event)
 
+    def late(self) -> set[str]:
+        """Records that a drill which ended too early left above the frontier."""
+        if all(event.step == "ok" for event in self.events["drained"]):
+            return set()
+        frontiers = {event.partition: event.offset for event in self.events["frontier"]}
+        return {
+            id
+            for id, places in self.logged.items()
+            if id not in self.outcomes and any(one.offset >= frontiers.get(one.partition, 0) for one in places)
+        }
+
 
 def check(history: Sequence[Event], *, mode: str = "effectively-once", resume_s: float = 0.0) -> list[Violation]:
     """All violations, without those that the mode does not promise to prevent. `resume_s`: how long it may take to
@@ -64,9 +75,11 @@ def check(history: Sequence[Event], *, mode: str = "effectively-once", resume_s:
 
 
 def _lost(facts: Facts) -> Iterator[Violation]:
-    """I1: what is in the log, or was acknowledged, has an effect or another ending."""
+    """I1: what is in the log, or was acknowledged, has an effect or another ending. Where not all was settled in time,
+    what stands at or above the frontier is late and not lost."""
+    late = facts.late()
     for id in facts.logged.keys() | {event.id for event in facts.accepted}:
-        if id not in facts.effects_of and facts.outcomes.get(id) not in NO_EFFECT:
+        if id not in facts.effects_of and facts.outcomes.get(id) not in NO_EFFECT and id not in late:
             said = facts.outcomes.get(id) or "nothing"
             yield Violation("I1", "lost", f"{id} has no effect; the inbox says {said}", id)
 

@@ -4,6 +4,7 @@ processes of a machine share. A line is written with one system call, so a kille
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -55,6 +56,7 @@ class Event(msgspec.Struct, omit_defaults=True, kw_only=True):
     note: str = ""
 
 
+FULL_S = 0.01  # how often a write is tried again while the disk is full
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Event)
 
@@ -73,7 +75,18 @@ class Writer:
         event.t, event.pid = event.t or time.monotonic(), event.pid or self._pid
         line = _encoder.encode(event) + b"\n"
         with self._lock:
+            while not self._written(line):
+                time.sleep(FULL_S)
+
+    def _written(self, line: bytes) -> bool:
+        """False while the disk is full: that is the drill's own fault to bear, and never the handler's."""
+        try:
             os.write(self._file, line)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EFBIG):
+                raise
+            return False
+        return True
 
     def write_all(self, events: Iterable[Event]) -> None:
         for event in events:
