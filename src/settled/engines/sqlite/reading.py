@@ -25,12 +25,13 @@ _BATCHES = (
 class Cursor:
     """Where a reader stands in one partition. `chain` is the fingerprint up to `position`, empty while unknown."""
 
-    __slots__ = ("chain", "gap_from", "number", "part", "position", "topic")
+    __slots__ = ("chain", "gap_from", "number", "part", "position", "topic", "typical")
 
     def __init__(self, topic: Topic, number: int, position: int, chain: bytes = b"") -> None:
         self.topic, self.number, self.position, self.chain = topic, number, position, chain
         self.part = topic.parts[number]
         self.gap_from: int | None = None
+        self.typical = 1  # records in the batch that was read last: how far a fetch looks ahead
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -54,7 +55,8 @@ def fetch(database: Database, cursors: Sequence[Cursor], *, records: int, size: 
             if cursor.position >= head.next:
                 continue
             try:
-                ready.append((cursor, head, _upcoming(connection, cursor, head)))
+                look = 2 + records // (len(cursors) * cursor.typical)
+                ready.append((cursor, head, _upcoming(connection, cursor, head, min(look, _LOOK_AHEAD))))
             except SettledError as error:
                 out.append(Stopped(topic=cursor.topic.name, partition=cursor.number, error=error))
         chosen = choose([batches for _, _, batches in ready], records, size)
@@ -173,9 +175,9 @@ def _heads(connection: Connection, parts: Sequence[int]) -> dict[int, Head]:
     return {part: Head(begin, following, chain) for part, begin, following, chain in rows}
 
 
-def _upcoming(connection: Connection, cursor: Cursor, head: Head) -> list[Stored]:
-    """The batches from the cursor on; the cursor is moved over offsets that are gone for a known reason."""
-    rows = connection.execute(_BATCHES, (cursor.part, cursor.position, _LOOK_AHEAD)).fetchall()
+def _upcoming(connection: Connection, cursor: Cursor, head: Head, most: int) -> list[Stored]:
+    """Up to `most` batches from the cursor on; the cursor is moved over offsets that are gone for a known reason."""
+    rows = connection.execute(_BATCHES, (cursor.part, cursor.position, most)).fetchall()
     batches = [Stored(*row) for row in rows]
     while batches and batches[0].next <= cursor.position:
         batches.pop(0)
@@ -219,7 +221,7 @@ def _serve(cursor: Cursor, head: Head, batches: list[Stored], payloads: list[byt
             found = found[cursor.position - batch.base :]
         records = records + found if records else found
         size += sum(record.size for record in found) if inside else batch.size
-        cursor.position, cursor.chain = batch.next, batch.chain
+        cursor.position, cursor.chain, cursor.typical = batch.next, batch.chain, max(1, batch.count)
     out: list[Fetched | Stopped] = []
     if records or (cursor.gap_from is not None and error is None):
         if cursor.position == head.next:
