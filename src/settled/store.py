@@ -165,7 +165,7 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
     found_us: int
 
 
-class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
+class OutboxRow(msgspec.Struct, frozen=True, gc=False):
     """A message in the outbox.
 
     state            pending; failing (it was refused and is tried again at `due_us`); parked (kept for people)
@@ -230,9 +230,10 @@ class Outbox(Protocol):
         """Give up all buckets."""
         ...
 
-    def pending(self, held: Mapping[int, int], *, rows: int, bytes: int) -> list[OutboxRow]:
+    def pending(self, held: Mapping[int, int], *, rows: int, bytes: int, but: Sequence[int] = ()) -> list[OutboxRow]:
         """Rows of the buckets that may be published now, by rising number within each key: not parked, not behind a
-        failing row of their key that is not due. At most `rows`; about `bytes`, but at least one."""
+        failing row of their key that is not due. At most `rows`; about `bytes`, but at least one. `but`: numbers that
+        are under way already."""
         ...
 
     def sent(self, held: Mapping[int, int], rows: Sequence[OutboxRow]) -> int:
@@ -344,10 +345,12 @@ class AtHand:
     policies         the contract's word on an ambiguous call, by the call's name
     """
 
+    redrive: bool = False
+    live: bool = True
+
     def __init__(self, spec: ConsumerSpec, calls: Callable[[], Calls]) -> None:
         self.consumer, self.policies, self.calls = spec.consumer, dict(spec.external), calls
         self.record: Callable[[], Record | None] = lambda: None
-        self.redrive, self.live = False, True
 
 
 class Tx(Protocol):

@@ -6,7 +6,22 @@ from typing import Any
 
 import typer
 
-from settled.cli import contract, demo, doctor, drill, init, log, outbox, publish, quarantine, run, status, store, topic
+from settled.cli import (
+    contract,
+    demo,
+    doctor,
+    drill,
+    init,
+    log,
+    outbox,
+    publish,
+    quarantine,
+    run,
+    status,
+    store,
+    token,
+    topic,
+)
 
 
 def command() -> Any:
@@ -40,6 +55,7 @@ def command() -> Any:
         ("outbox", outbox.verbs),
         ("store", store.verbs),
         ("log", log.verbs),
+        ("token", token.verbs),
     ):
         app.add_typer(verbs, name=name)
     return typer.main.get_command(app)
