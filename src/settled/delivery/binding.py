@@ -76,7 +76,11 @@ class AsyncTx:
     alone: the guarantees are those of the sync `tx`, because it is the sync `tx`."""
 
     def __init__(self, tx: Tx) -> None:
-        self._tx, self.dialect = tx, tx.dialect
+        self._tx = tx
+
+    @property
+    def dialect(self) -> str:
+        return self._tx.dialect
 
     async def execute(self, sql: str, params: Any = ()) -> Any:
         return self._tx.execute(sql, params)

@@ -18,18 +18,9 @@ OUTAGE_S = 0.1  # while the store is out of reach
 IDLE_S = 10.0  # after so long without anybody who waits, thread and connection end
 FIRST_LOOK_S = 2.0  # for the first look at least, however short the caller's bound
 
-SEEN = "p.identity, p.frontier, i.outcome, i.place_id = p.id AND i.place_offset = {offset}, q.number IS NOT NULL"
-FOUND = (
-    " LEFT JOIN settled_topic t ON t.name = {topic}"
-    " LEFT JOIN settled_frontier p ON p.consumer_id = c.id AND p.topic_id = t.id AND p.partition = {partition}"
-    " LEFT JOIN settled_inbox i ON i.consumer_id = c.id AND i.event_id = {event_id}"
-    " LEFT JOIN settled_quarantine q ON q.place_id = p.id AND q.place_offset = {offset}"
-    " AND q.state IN ('held', 'requested')"
-)
-
 
 def seen_from(row: Sequence[Any]) -> Seen:
-    """From a row of SEEN."""
+    """From a row: identity, frontier, the mark's outcome, whether the mark is the record's own, whether it is held."""
     identity, frontier, outcome, own, quarantined = row
     return Seen(
         identity=identity,

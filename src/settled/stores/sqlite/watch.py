@@ -6,13 +6,16 @@ from collections.abc import Sequence
 
 from settled.store import Asked, Seen
 from settled.stores.sqlite.handle import Handle
-from settled.stores.watching import FOUND, SEEN, seen_from
+from settled.stores.watching import seen_from
 
 _LOOK = (
-    f"SELECT {SEEN} FROM settled_consumer c{FOUND} WHERE c.name = ?1".replace("{topic}", "?2")
-    .replace("{partition}", "?3")
-    .replace("{offset}", "?4")
-    .replace("{event_id}", "?5")
+    "SELECT p.identity, p.frontier, i.outcome, i.place_id = p.id AND i.place_offset = ?4, q.number IS NOT NULL"
+    " FROM settled_consumer c"
+    " LEFT JOIN settled_topic t ON t.name = ?2"
+    " LEFT JOIN settled_frontier p ON p.consumer_id = c.id AND p.topic_id = t.id AND p.partition = ?3"
+    " LEFT JOIN settled_inbox i ON i.consumer_id = c.id AND i.event_id = ?5"
+    " LEFT JOIN settled_quarantine q ON q.place_id = p.id AND q.place_offset = ?4 AND q.state IN ('held', 'requested')"
+    " WHERE c.name = ?1"
 )
 
 
