@@ -10,7 +10,9 @@ from typing import Any
 
 from settled import windows
 from settled.delivery import attempt, frontier, lanes, ownership, worker
+from settled.delivery import run as running
 from settled.delivery.assignment import Assignment
+from settled.delivery.group import Group, Report
 from settled.engine import Partition
 from settled.engines.sqlite import membership
 from settled.engines.sqlite.consumer import SqliteConsumer
@@ -67,7 +69,7 @@ def frontier_before_effect() -> None:
     """What at-most-once does, under effectively-once."""
     run = attempt.Attempt._settle_group
 
-    def first(self: attempt.Attempt, group: attempt.Group) -> attempt.Report:
+    def first(self: attempt.Attempt, group: Group) -> Report:
         if group.records and not group.redrive:
             self._give_up_first(group)
         return run(self, group)
@@ -157,7 +159,7 @@ def failed_record_does_not_hold_its_key() -> None:
 
     hold = Assignment.hold
     Assignment.hold = passed  # type: ignore[method-assign]
-    attempt._Run._blocked = lambda self, record: False  # type: ignore[method-assign]
+    running.Run._blocked = lambda self, record: False  # type: ignore[method-assign]
 
 
 @mutant
@@ -169,7 +171,7 @@ def frontier_skips_holes() -> None:
         return max(position, offsets[-1] + 1), witness
 
     frontier.Frontier.if_ended = highest  # type: ignore[method-assign]
-    attempt._Run.progress = lambda self: [part.then for part in self.group.parts.values()]  # type: ignore[method-assign]
+    running.Run.progress = lambda self: [part.then for part in self.group.parts.values()]  # type: ignore[method-assign]
 
 
 @mutant
@@ -205,7 +207,7 @@ def frontier_is_where_fetching_stands() -> None:
         return self.next_offset, self.witness
 
     frontier.Frontier.if_ended = received  # type: ignore[method-assign]
-    attempt._Run.progress = lambda self: [part.then for part in self.group.parts.values()]  # type: ignore[method-assign]
+    running.Run.progress = lambda self: [part.then for part in self.group.parts.values()]  # type: ignore[method-assign]
 
 
 @mutant

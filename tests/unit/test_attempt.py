@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from delivery_records import record
 
-from settled.delivery.attempt import PARKED, Attempt, Group, Part, Report
+from settled.delivery.attempt import Attempt
 from settled.delivery.binding import Binding
+from settled.delivery.group import Group, Part, Report
 from settled.delivery.retry import RetryPolicy
+from settled.delivery.run import PARKED
 from settled.delivery.subscription import Mode
 from settled.engine import Partition
 from settled.errors import CommitUnknown, Fenced, Reject, Unavailable

@@ -10,8 +10,8 @@ from collections.abc import Set as AbstractSet
 
 import msgspec
 
-from settled.delivery.attempt import Part
 from settled.delivery.frontier import Frontier, Witness
+from settled.delivery.group import Part
 from settled.delivery.lanes import Lanes
 from settled.engine import Fetched, Partition
 from settled.outcome import Attempts, Ending

@@ -6,131 +6,21 @@ savepoints, until the failing record stands alone in its part; the others are se
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from collections.abc import Set as AbstractSet
-from itertools import repeat
-
-import msgspec
+from collections.abc import Callable
 
 from settled import windows
 from settled.delivery.binding import Binding
+from settled.delivery.group import Group, Part, Report
 from settled.delivery.retry import RetryPolicy, failure_of
+from settled.delivery.run import Run
 from settled.delivery.subscription import Mode
-from settled.engine import Partition
 from settled.errors import CommitUnknown, Fenced, Refused, SettledError, Unavailable
-from settled.outcome import Attempts, Ending, Failure, FailureClass, Outcome
-from settled.record import Record
-from settled.store import Conflict, Progress, Session
+from settled.outcome import Ending, Outcome
+from settled.store import Conflict, Session
 
-CLAIM_MOST, QUICK_S = 16, 0.001  # records claimed at once, while so many together take less than a millisecond
-CAREFUL_PART = 32  # records between two savepoints while failures are about
 CAREFUL_GROUPS = 50  # how many groups after a failure are run carefully from the start
 MAX_CONFLICTS = 20
-PARKED = Failure(FailureClass.PERMANENT, "parked", "an earlier record of its key is in quarantine", "", "parked")
-NOT_RUN = Attempts(count=0, first_us=0, due_us=0)
-
-
-LaneKey = tuple[str, int, bytes | None]  # topic, partition, key
-
-
-class Part(msgspec.Struct):
-    """What a group does to one partition: the frontier as it stands, and as it will if every record ends."""
-
-    now: Progress
-    then: Progress
-
-
-class Group:
-    """Records handed to an executor. The executor claims them one by one; the owner may withdraw the unclaimed."""
-
-    def __init__(
-        self,
-        records: Sequence[Record],
-        parts: dict[Partition, Part],
-        *,
-        endings: Sequence[Ending] = (),
-        charges: Sequence[tuple[Record, Attempts]] = (),
-        suspects: bool = False,
-        alone: bool = False,
-        redrive: bool = False,
-        parked: AbstractSet[LaneKey] = frozenset(),
-    ) -> None:
-        self.parts, self.endings, self.charges = parts, list(endings), list(charges)
-        self.suspects, self.alone = suspects, alone  # start on record first; one after the other, not together
-        self.redrive, self.parked = redrive, parked
-        self.started = time.monotonic()
-        self.short: set[Partition] = set()  # partitions of withdrawn records
-        self.by_place: dict[Partition, list[Record]] | None = None  # the records by partition, where that is known
-        self._all = list(records)
-        self._claimed = 0  # how many of them, from the front
-        self.current: Record | None = None  # the record that runs, or has just run
-        self._closed = False
-        self._lock = threading.Lock()
-
-    @property
-    def records(self) -> list[Record]:
-        """All that the executor may have claimed: what was handed over less what was withdrawn."""
-        return self._all
-
-    @property
-    def size(self) -> int:
-        return len(self._all)
-
-    def claim(self, most: int) -> list[Record]:
-        with self._lock:
-            claimed = self._all[self._claimed : self._claimed + most]
-            self._claimed += len(claimed)
-            return claimed
-
-    def rewind(self) -> None:
-        """None of it is claimed: it is run from the start again."""
-        with self._lock:
-            self._claimed = 0
-
-    def close(self) -> list[Record]:
-        """All that was not withdrawn, and from now on nothing is withdrawn."""
-        with self._lock:
-            self._closed = True
-            return self._all
-
-    def withdraw(self) -> list[Record]:
-        """Take back what the executor has not claimed yet. Any thread."""
-        with self._lock:
-            if self._closed:
-                return []
-            withdrawn = self._all[self._claimed :]
-            if withdrawn:
-                self._all = self._all[: self._claimed]
-                self.short |= {(record.topic, record.partition) for record in withdrawn}
-            return withdrawn
-
-
-class Report(msgspec.Struct):
-    """What became of a group. Every claimed record is in exactly one of endings, failures and returned.
-
-    endings    durable
-    failures   ran and failed; nothing of them is stored yet
-    returned   did not run, or ran and was undone without a fault of its own
-    fault      Unavailable or Fenced: nothing was written, all records are in `returned`
-    progress   what was written of the frontiers
-    written    the group's endings and charges are durable
-    isolate    nobody could be blamed: run the returned records alone
-    worked     the part of `seconds` that grows with the records: without what a commit costs by itself
-    """
-
-    group: Group
-    endings: list[Ending]
-    failures: list[tuple[Record, Failure]]
-    returned: list[Record]
-    fault: SettledError | None = None
-    progress: Sequence[Progress] = ()
-    written: bool = True
-    isolate: bool = False
-    seconds: float = 0.0
-    worked: float = 0.0
 
 
 class Abandoned(Exception):
@@ -243,7 +133,7 @@ class Attempt:
     def _once(self, group: Group) -> Report:
         """One run of the group: screen, run, settle."""
         self._session.causes(lambda: group.current)
-        run = _Run(self._session, self._binding, group, self._retry, inbox=self._mode == "effectively-once")
+        run = Run(self._session, self._binding, group, self._retry, inbox=self._mode == "effectively-once")
         self._session.begin([part.now for part in group.parts.values()], redrive=group.redrive)
         windows.reach("redrive-begun" if group.redrive else "unit-begun")
         began = time.perf_counter()
@@ -296,172 +186,3 @@ class Attempt:
         endings = [Ending(r, o) for r, o in zip(group.records, outcomes, strict=True) if o is not None]
         returned = [r for r, o in zip(group.records, outcomes, strict=True) if o is None]
         return Report(group, endings, [], returned)
-
-
-class _Run:
-    """One run of a group, up to the point where its endings are known."""
-
-    def __init__(self, session: Session, binding: Binding, group: Group, retry: RetryPolicy, *, inbox: bool) -> None:
-        self.session, self.binding, self.group, self.retry, self.inbox = session, binding, group, retry, inbox
-        self.endings: list[Ending] = []
-        self.failures: list[tuple[Record, Failure]] = []
-        self.returned: list[Record] = []
-        self._screened: dict[int, Ending] = {}  # id(record) -> an ending that needs no run
-        self._held: set[tuple[str, int, bytes]] = set()  # keys of failed records
-
-    def screen(self) -> None:
-        """Find the records whose ending is known without running them."""
-        records, parked = self.group.records, self.group.parked
-        taken = self._screen_decided() if self.inbox and self.group.endings and not self.group.redrive else set()
-        if not records:
-            return
-        outcomes = self.session.screen(records)
-        if not parked and not taken and not any(outcomes):
-            return
-        for record, outcome in zip(records, outcomes, strict=True):
-            if outcome is None and record.id in taken:
-                outcome = Outcome.DUPLICATE
-            if outcome is not None:
-                self._screened[id(record)] = Ending(record, outcome)
-            elif (record.topic, record.partition, record.key) in parked:
-                self._screened[id(record)] = Ending(record, Outcome.QUARANTINED, PARKED, NOT_RUN, parked=True)
-
-    def _screen_decided(self) -> set[str]:
-        """Of the endings that were decided before, those whose id was settled meanwhile become duplicates. Returns the
-        ids of the others: their marks are written with this group."""
-        decided = self.group.endings
-        outcomes = self.session.screen([ending.record for ending in decided])
-        self.group.endings = [
-            Ending(ending.record, Outcome.DUPLICATE) if outcome is Outcome.DUPLICATE else ending
-            for ending, outcome in zip(decided, outcomes, strict=True)
-        ]
-        return {ending.record.id for ending in self.group.endings if ending.outcome is not Outcome.DUPLICATE}
-
-    def _endings(self, ended: list[Record]) -> list[Ending]:
-        if not self._screened:
-            return list(map(Ending, ended, repeat(Outcome.APPLIED)))
-        return [self._screened.get(id(record)) or Ending(record, Outcome.APPLIED) for record in ended]
-
-    def plainly(self) -> bool:
-        """Run all without savepoints. False when one failed: then nothing counts and the unit must be rolled back."""
-        group = self.group
-        single = len(group.records) == 1
-        try:
-            if self.binding.batch:
-                self._run_all()
-            else:
-                self._run_each()
-            if single:
-                self.session.check()
-        except BaseException as error:  # noqa: BLE001 - SystemExit in a handler is a failure like any other
-            _raise_if_not_the_records(error)
-            if single:
-                self.failures.append((group.records[0], failure_of(error, self.retry.classes)))
-                self.session.rollback()
-                self.session.begin([part.now for part in group.parts.values()], redrive=group.redrive)
-                return True
-            group.rewind()
-            return False
-        self.endings = self._endings(group.records)
-        return True
-
-    def _run_each(self) -> None:
-        """The loop that every record goes through: keep it short."""
-        tx, one, screened, group = self.session.tx, self.binding.one, self._screened, self.group
-        most = 1
-        while claimed := group.claim(most):
-            began = time.perf_counter()
-            for record in claimed:
-                if not screened or id(record) not in screened:
-                    group.current = record
-                    one(tx, record)
-            quick = time.perf_counter() - began < QUICK_S
-            most = min(CLAIM_MOST, 2 * most) if quick else 1
-
-    def _run_all(self) -> None:
-        records = self.group.close()
-        to_run = [record for record in records if id(record) not in self._screened] if self._screened else records
-        if to_run:
-            self.binding.call(self.session.tx, to_run)
-
-    def carefully(self) -> None:
-        """Run in parts between savepoints; a part that fails is split until the failing record stands alone."""
-        parts: deque[list[Record]] = deque()
-        ended: list[Record] = []
-        while parts or (claimed := self.group.claim(CAREFUL_PART)):
-            part = parts.popleft() if parts else claimed
-            if self._held:
-                self.returned += [record for record in part if self._blocked(record)]
-                part = [record for record in part if not self._blocked(record)]
-            if not part:
-                continue
-            failed, error = self._try(part)
-            if error is None:
-                ended += part
-            elif len(part) == 1:
-                self._fail(part[0], error)
-            else:
-                parts.extendleft(reversed(_split(part, failed)))
-        self.endings = self._endings(ended)
-
-    def _try(self, part: list[Record]) -> tuple[int | None, BaseException | None]:
-        """Run a part after a savepoint. If it fails or leaves the transaction unusable, it is undone and the error
-        returned, with the index of the record that raised where that is known."""
-        failed: int | None = None
-        self.session.save()
-        try:
-            if self.binding.batch:
-                to_run = [record for record in part if id(record) not in self._screened]
-                if to_run:
-                    self.binding.call(self.session.tx, to_run)
-            else:
-                for index, record in enumerate(part):
-                    failed = index
-                    self.group.current = record
-                    if id(record) not in self._screened:
-                        self.binding.call(self.session.tx, (record,))
-            failed = None
-            self.session.check()
-        except BaseException as error:  # noqa: BLE001 - SystemExit in a handler is a failure like any other
-            _raise_if_not_the_records(error)
-            self.session.undo()
-            return failed, error
-        return None, None
-
-    def _fail(self, record: Record, error: BaseException) -> None:
-        self.failures.append((record, failure_of(error, self.retry.classes)))
-        if record.key is not None:
-            self._held.add((record.topic, record.partition, record.key))
-
-    def _blocked(self, record: Record) -> bool:
-        return record.key is not None and (record.topic, record.partition, record.key) in self._held
-
-    def progress(self) -> list[Progress]:
-        """The frontiers that hold once these endings are durable: a partition with a record that did not end stays."""
-        short = {(r.topic, r.partition) for r in self.returned} | self.group.short
-        short |= {(r.topic, r.partition) for r, _ in self.failures}
-        return [part.now if place in short else part.then for place, part in self.group.parts.items()]
-
-
-def _split(part: list[Record], failed: int | None) -> list[list[Record]]:
-    """Smaller parts: before the failed record, it alone, behind it; halves where it is not known which failed."""
-    if failed is None:
-        middle = len(part) // 2
-        return [part[:middle], part[middle:]]
-    return [piece for piece in (part[:failed], [part[failed]], part[failed + 1 :]) if piece]
-
-
-def _raise_if_not_the_records(error: BaseException) -> None:
-    """Raise what is not the record's fault: the store is out of reach or ownership is gone. Looks behind what a
-    handler wrapped around it."""
-    look: deque[BaseException | None] = deque([error])
-    for _ in range(50):
-        if not look:
-            return
-        seen = look.popleft()
-        if isinstance(seen, (Unavailable, Fenced, Conflict)):
-            raise seen
-        if seen is not None:
-            look += (seen.__cause__, seen.__context__)
-            if isinstance(seen, BaseExceptionGroup):
-                look += seen.exceptions

@@ -13,9 +13,9 @@ from collections.abc import Set as AbstractSet
 import msgspec
 
 from settled.delivery.assignment import Assignment
-from settled.delivery.attempt import Group, LaneKey, Part
 from settled.delivery.executor import Executor
 from settled.delivery.flow import GroupSize, InFlight
+from settled.delivery.group import Group, LaneKey, Part
 from settled.delivery.judge import Judge
 from settled.delivery.ownership import Ownership
 from settled.delivery.subscription import Subscription

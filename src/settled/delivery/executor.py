@@ -6,7 +6,8 @@ import queue
 import threading
 from collections.abc import Callable
 
-from settled.delivery.attempt import Attempt, Group, Report
+from settled.delivery.attempt import Attempt
+from settled.delivery.group import Group, Report
 from settled.errors import SettledError
 
 

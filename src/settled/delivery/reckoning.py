@@ -7,9 +7,9 @@ from collections import Counter
 from operator import attrgetter
 
 from settled.delivery.assignment import Assignment
-from settled.delivery.attempt import Group, Report
 from settled.delivery.dispatch import Dispatch
 from settled.delivery.flow import InFlight
+from settled.delivery.group import Group, Report
 from settled.delivery.judge import Judge
 from settled.delivery.ownership import Ownership
 from settled.delivery.subscription import Subscription

@@ -8,34 +8,33 @@ Reading order: `run`, then `_turn` and its steps in the order in which they happ
 from __future__ import annotations
 
 import logging
-import os
 import random
-import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 
 from settled import windows
-from settled.delivery.attempt import Attempt, Group, Report
+from settled.delivery.attempt import Attempt
 from settled.delivery.binding import Binding
 from settled.delivery.dispatch import Dispatch
 from settled.delivery.executor import Executor
 from settled.delivery.flow import InFlight
+from settled.delivery.group import Group, Report
 from settled.delivery.judge import Judge
 from settled.delivery.ownership import Ownership, due_in
 from settled.delivery.reckoning import Reckoning
 from settled.delivery.subscription import Subscription
+from settled.delivery.telling import Telling
 from settled.delivery.upkeep import Upkeep
 from settled.engine import Assigned, Consumer, Delivery, Engine, Fetched, Lost, Revoking, Stopped
 from settled.errors import Fenced, HistoryLost, Unavailable
-from settled.events import Events, GapFound, StateChanged
-from settled.store import Store, WorkerReport
+from settled.events import Events, GapFound
+from settled.store import Store
 
 log = logging.getLogger("settled.delivery")
 
 HOUSEKEEPING_S = 1.0  # how often redrives are looked for, marks pruned and the state told
-TELL_AGAIN_S = 5.0
 IDLE_POLL_S = 5.0
 BUSY_TICK_S = 0.1  # how often a busy worker looks for news of its membership
 FETCH_AHEAD = 3  # groups' worth of ready records to hold, at most
@@ -71,8 +70,7 @@ class Worker:
         self._outages = 0
         self._not_before = 0.0  # during an outage: when to try again
         self._outage = ""
-        self._housekept = self._told = 0.0
-        self._state = ("", "")
+        self._housekept = 0.0
 
     @property
     def stopping(self) -> bool:
@@ -119,6 +117,7 @@ class Worker:
             count = 1
         self._in_flight = InFlight(subscription.in_flight_records, subscription.in_flight_bytes)
         self._consumer = self._engine.consumer(subscription.group)
+        self._telling = Telling(store, self.events, self._name, self._consumer.member)
         self._judge = Judge(subscription.retry, store, self.events, self._name)
         self._ownership = Ownership(
             self._consumer, store, subscription, self._in_flight, self.events, concurrency=count
@@ -137,7 +136,7 @@ class Worker:
             self._ownership, self._dispatch, self._judge, self._in_flight, subscription, self.events, store
         )
         self._upkeep.start()
-        self._tell("starting")
+        self._telling.tell("starting")
 
     def _attempt(self) -> Attempt:
         """On an executor's thread."""
@@ -298,14 +297,13 @@ class Worker:
         if not self._outage:
             log.warning("waiting for the store or the engine: %s", error)
         self._outage = str(error)
+        self._telling.tell("waiting", self._outage)
 
     def _housekeep(self, now: float) -> None:
         self._housekept = now
         self._ownership.commit()
         self._reckoning.look_for_redrives()
-        state, why = self._describe()
-        if (state, why) != self._state or now - self._told >= TELL_AGAIN_S:
-            self._tell(state, why)
+        self._telling.tell(*self._describe())
 
     def _describe(self) -> tuple[str, str]:
         if self._outage:
@@ -319,24 +317,6 @@ class Worker:
         if not owned:
             return "idle", "no partition is free for this member: there are as many members as partitions, or more"
         return "running", ""
-
-    def _tell(self, state: str, why: str = "") -> None:
-        if (state, why) != self._state:
-            self.events.tell(StateChanged(self._name, state, why))
-        self._state, self._told = (state, why), time.monotonic()
-        assert self._consumer is not None
-        report = WorkerReport(
-            consumer=self._name,
-            member=self._consumer.member,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            state=state,
-            why=why,
-        )
-        try:
-            self._store.report(self._name, self._consumer.member, None if state == "stopped" else report)
-        except Unavailable as error:
-            log.debug("the state was not told: %s", error)
 
     # Draining and stopping.
 
@@ -356,7 +336,7 @@ class Worker:
 
     def _end(self) -> None:
         """Let what runs end within the grace time, save all frontiers, give the partitions back."""
-        self._tell("stopping")
+        self._telling.tell("stopping")
         windows.reach("stopping")
         deadline = time.monotonic() + self._subscription.grace_s
         with self._baton:
@@ -401,7 +381,7 @@ class Worker:
         if self._binding is not None:
             self._binding.close()
         if self._consumer is not None:
-            self._tell("stopped")
+            self._telling.tell("stopped")
             self._consumer.close()
 
 
