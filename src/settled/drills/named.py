@@ -19,6 +19,7 @@ from settled.drills.rounds import TICK_S, Round
 from settled.drills.world import World
 
 NamedDrill = Callable[[World, int, random.Random], tuple[int, str]]
+HOLD_THE_LOCK = frozenset({"effect-made", "marks-written", "handler"})  # on SQLite nobody else can write meanwhile
 ZOMBIE_WINDOWS = ("unit-begun", "effect-made", "marks-written", "effect-committed", "fence-unwritten", "handler")
 
 
@@ -34,7 +35,9 @@ def stall(world: World, times: int, chance: random.Random) -> tuple[int, str]:
             world.stop([zombie])
             continue
         successor = world.start()
-        _wait(world.settled, world.lease_s * 3)  # behind a lock that the zombie holds it settles nothing
+        locked = world.store_url.startswith("sqlite:") and window in HOLD_THE_LOCK
+        _wait(lambda successor=successor: world.owns(successor), world.lease_s * 3 if locked else 10.0)  # type: ignore[misc]
+        _wait(world.settled, world.lease_s * 3)
         world.crew.send(zombie, signal.SIGCONT)
         zombies += 1
         _wait(world.settled, 10.0)

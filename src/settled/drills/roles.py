@@ -20,6 +20,7 @@ import msgspec
 
 from settled import windows
 from settled.app import App, stops_on_signals
+from settled.delivery import upkeep
 from settled.delivery import worker as delivery_worker
 from settled.delivery.binding import Binding
 from settled.drills import apps, history
@@ -168,7 +169,7 @@ def with_side_table(app: App) -> App:
 
 def work(order: Order) -> None:
     """Run the application until SIGTERM, until all is settled (`drained`), or until the window is reached."""
-    delivery_worker.HOUSEKEEPING_S = HOUSEKEEPING_S
+    delivery_worker.HOUSEKEEPING_S = upkeep.PRUNE_S = HOUSEKEEPING_S
     if order.clock_s:
         _jump(order.clock_s)
     writer = Writer(Path(order.folder), "work")

@@ -60,12 +60,14 @@ class Round:
         self._stop_workers()
         limit = world.lease_s + world.settle_s
         process = world.start(drained=True)
-        ended = world.crew.wait_ended(process, limit)
-        if not ended:
+        self._progress = ()
+        while process.alive and not self._hangs():
+            world.crew.wait([process], TICK_S)
+        if process.alive:
             world.stop([process])
         drained = world.settled()
         done = drained and self._requested() == 0
-        world.tell_drained(done, f"not all was settled {limit:g} s after the last fault")
+        world.tell_drained(done, f"nothing moved for {limit:g} s after the last fault, and not all is settled")
 
     # Publishing.
 
