@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
-from cli_runs import CONTRACT, orders, settled, started
+from cli_runs import CONTRACT, Running, orders, settled, started
 
 from settled.engines.sqlite import SqliteEngine
 from settled.operations.lag import lags
@@ -54,6 +55,18 @@ def test_settled_is_nothing_left_and_behind_is_counted(shop: Path) -> None:
     assert [part["records"] for part in described[0]["partitions"]] == [part["records"] for part in found["partitions"]]
     settled(shop, "group", "describe", "none", code=2)
     assert "stock-v1: behind, 30 records behind" in settled(shop, "status", "-o", "table").out
+
+
+def test_ready_is_a_probe(shop: Path) -> None:
+    """0 while a worker works, 75 with the reason before and after."""
+    assert "no group has ever joined" in settled(shop, "status", "--ready", code=75).err
+    running = Running(shop, "run", "app.py", "--member", "one")
+    try:
+        running.wait_for(lambda said: ": running" in said)
+        settled(shop, "status", "--ready")
+    finally:
+        assert running.end(signal.SIGTERM) == 0
+    assert "no member is running" in settled(shop, "status", "--ready", code=75).err
 
 
 def test_a_lost_log_is_told(shop: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from settled.cli.options import ContractOption, EngineOption, OutputOption, StoreOption
-from settled.cli.output import emit, grid, line
+from settled.cli.output import emit, grid, line, say
 from settled.cli.times import age, at, size
 
 if TYPE_CHECKING:
@@ -23,6 +23,10 @@ def status(
     contract: ContractOption = None,
     engine: EngineOption = None,
     store: StoreOption = None,
+    ready: Annotated[
+        bool,
+        typer.Option("--ready", help="Exit 75, with the reason, unless all workers are at work."),
+    ] = False,
     output: OutputOption = None,
 ) -> None:
     """How far every consumer is, how records ended, what its workers say, what waits for people."""
@@ -35,6 +39,12 @@ def status(
             yield from _screen(one)
 
     emit(output, "status", {"read": at(found.read_us), "consumers": found.consumers}, draw=draw, rows="consumers")
+    if ready:
+        reasons = [f"{one.consumer}: {one.unready}" for one in found.consumers if one.unready]
+        for reason in reasons or ([] if found.consumers else ["no group has ever joined this log"]):
+            say(f"not ready: {reason}")
+        if reasons or not found.consumers:
+            raise typer.Exit(75)
 
 
 @group_verbs.command("ls")

@@ -49,6 +49,14 @@ class ConsumerStatus(msgspec.Struct, frozen=True, kw_only=True):
     workers: list[WorkerReport]
     outage: str
 
+    @property
+    def unready(self) -> str:
+        """Why nobody should count on it now; empty while its workers are at work."""
+        if not self.members:
+            return "no member is running"
+        stuck = [worker for worker in self.workers if worker.state in {"waiting", "paused", "stopping"}]
+        return f"{stuck[0].state}: {stuck[0].why}" if stuck else ""
+
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """`read_us` is when it was read; `store` is false when nothing was ever settled there."""
