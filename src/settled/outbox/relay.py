@@ -15,6 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import msgspec
@@ -48,7 +49,7 @@ class RelayPolicy(msgspec.Struct, frozen=True, kw_only=True):
     rate: float | None = None
     rows: int = 2000
     bytes: int = 4_000_000
-    batch: int = 500
+    batch: int = 1000
     attempts: int = 8
     first_s: float = 1.0
     most_s: float = 60.0
@@ -83,6 +84,9 @@ class Relay:
         self._hold_next = 0.0
         self._unmarked: list[OutboxRow] = []  # accepted, and not yet removed
         self._unwritten: list[RowFailure] = []
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="settled-relay-removal")
+        self._removal: Future[None] | None = None
+        self._leaving: list[int] = []  # rows that are being removed beside
         self._due: list[float] = []  # when rows that were refused here are due, on this process's clock
         self._outages = 0
         self._why = ""
@@ -94,6 +98,8 @@ class Relay:
         try:
             while not self._stop.is_set():
                 try:
+                    if self._unmarked or self._unwritten:
+                        self._write_down()  # what an outage left
                     self._hold()
                     if self._pass():
                         continue
@@ -122,11 +128,11 @@ class Relay:
 
     def _pass(self) -> int:
         """Read, publish, write down. Returns how many rows were dealt with."""
-        self._write_down()
-        policy = self.policy
+        policy, before = self.policy, self.relayed + self.refused
         most = policy.rows if policy.rate is None else min(policy.rows, max(1, int(policy.rate)))
-        rows = self._store.outbox.pending(self._held, rows=most, bytes=policy.bytes)
+        rows = self._store.outbox.pending(self._held, rows=most, bytes=policy.bytes, but=self._leaving)
         if not rows:
+            self._write_down()
             return 0
         windows.reach("relay-read")
         began = time.perf_counter()
@@ -138,15 +144,39 @@ class Relay:
             if self._stop.is_set():
                 break
             self._publish(batch, blocked)
-        count, refused = len(self._unmarked), len(self._unwritten)
         windows.reach("relay-sent")
-        self._write_down()
-        windows.reach("relay-marked")
+        if policy.rate is None and 2 * len(rows) > policy.rows and not self._unwritten:
+            self._remove_beside()
+        else:
+            self._write_down()
         self._recovered()
-        self.relayed += count
-        self.refused += refused
+        count = self.relayed + self.refused - before
         self._events.tell(Relayed(self.name, count, time.perf_counter() - began))
-        return count + refused
+        return count
+
+    def _remove_beside(self) -> None:
+        """In a backlog: let the store remove these rows while the next ones are read and published."""
+        self._wait_for_removal()
+        held, leaving = self._held, self._unmarked
+        self._unmarked, self._leaving = [], [row.seq for row in leaving]
+
+        def remove() -> None:
+            try:
+                self._store.outbox.sent(held, leaving)
+            except BaseException:
+                self._unmarked += leaving
+                raise
+            windows.reach("relay-marked")
+
+        self._removal = self._beside.submit(remove)
+
+    def _wait_for_removal(self) -> None:
+        """Raises what it met; its rows then stand among those to be removed."""
+        removal, self._removal = self._removal, None
+        if removal is not None:
+            wait([removal])
+            self._leaving = []
+            removal.result()
 
     def _publish(self, batch: Sequence[OutboxRow], blocked: set[Key]) -> None:
         """Send a batch and wait for its receipts. Rows of `blocked` keys are left; a refused row's key joins them."""
@@ -169,6 +199,7 @@ class Relay:
             self._judge(sent, blocked)
         else:
             self._unmarked += [row for row, _ in sent]
+            self.relayed += len(sent)
 
     def _flush(self, producer: Producer) -> bool:
         """Wait for all receipts, staying alive for the others meanwhile. False: some failed."""
@@ -199,6 +230,7 @@ class Relay:
                 self._refuse(row, error, blocked)
             else:
                 self._unmarked.append(row)
+                self.relayed += 1
         if outage is not None:
             raise outage
 
@@ -211,6 +243,7 @@ class Relay:
         delay = min(policy.most_s, policy.first_s * 2.0 ** min(count - 1, 30)) * random.uniform(0.9, 1.1)
         text = f"{type(error).__name__}: {error.message}"
         due_us = self._store.clock_us() + int(delay * 1_000_000)
+        self.refused += 1
         self._unwritten.append(RowFailure(row, text, due_us, parked))
         if not parked:
             self._due.append(time.monotonic() + delay)
@@ -220,13 +253,16 @@ class Relay:
 
     def _write_down(self) -> None:
         """Remove what was accepted, note what was refused. Kept for the next time when the store is out of reach."""
-        outbox = self._store.outbox
+        self._wait_for_removal()
+        outbox, written = self._store.outbox, self._unmarked or self._unwritten
         if self._unmarked:
             outbox.sent(self._held, self._unmarked)
             self._unmarked = []
         if self._unwritten:
             outbox.failed(self._held, self._unwritten)
             self._unwritten = []
+        if written:
+            windows.reach("relay-marked")
 
     # When there is nothing to do, or nothing can be done.
 
@@ -281,6 +317,7 @@ class Relay:
         except Unavailable as outage:
             log.info("relay %s leaves without saying so: %s", self.name, outage)
         finally:
+            self._beside.shutdown()
             if producer is not None:
                 _close(producer)
             self._tell("stopped")

@@ -11,6 +11,8 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import msgspec
+
 from settled.errors import ContractError
 from settled.outbox_row import BUCKETS, COLUMNS, message_of
 from settled.store import OutboxRow, OutboxStatus, RelayReport, RowFailure
@@ -26,6 +28,9 @@ NOT_BEHIND = (
     " AND w.due_us > ? AND w.aggregatetype = o.aggregatetype AND w.aggregateid = o.aggregateid AND w.seq < o.seq)"
 )
 ANY_FAILING = "SELECT 1 FROM settled_outbox WHERE state = 1 LIMIT 1"
+_WIDTH = len(COLUMNS)
+PAYLOAD = COLUMNS.index("payload")
+ROW_BYTES = 200  # what a row weighs without its value, for the bound on bytes
 _LIST = ROW.replace("o.payload", "NULL") + ", o.error, coalesce(length(o.payload), 0)"
 _BUCKETS = "SELECT bucket, epoch, owner FROM settled_outbox_bucket ORDER BY bucket"
 _LEASE = (
@@ -144,17 +149,8 @@ class SqlOutbox:
 
 def row_from(row: tuple[Any, ...]) -> OutboxRow:
     """A row of ROW."""
-    width = len(COLUMNS)
-    seq, bucket, created, state, attempts, due = row[width : width + 6]
-    return OutboxRow(
-        seq=seq,
-        bucket=bucket,
-        message=message_of(row[:width]),
-        created_us=created,
-        state=STATES[state],
-        attempts=attempts,
-        due_us=due,
-    )
+    seq, bucket, created, state, attempts, due = row[_WIDTH : _WIDTH + 6]
+    return OutboxRow(seq, bucket, message_of(row[:_WIDTH]), created, STATES[state], attempts, due)
 
 
 def still_held(handle: Statements, held: Mapping[int, int]) -> set[int]:
@@ -188,9 +184,7 @@ def _share(handle: Statements, relay: str, living: set[str]) -> dict[int, int]:
 
 
 def _listed(row: tuple[Any, ...]) -> OutboxRow:
-    found = row_from(row)
-    fields = {name: getattr(found, name) for name in found.__struct_fields__}
-    return OutboxRow(**{**fields, "error": row[-2] or "", "value_bytes": row[-1]})
+    return msgspec.structs.replace(row_from(row), error=row[-2] or "", value_bytes=row[-1])
 
 
 def _state(name: str) -> int:

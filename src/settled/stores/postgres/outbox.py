@@ -17,23 +17,28 @@ import psycopg
 
 from settled.outbox_row import CHANNEL, INSERT_MANY, Row
 from settled.store import OutboxRow
-from settled.stores.outbox import ANY_FAILING, NOT_BEHIND, ROW, SqlOutbox, row_from
-from settled.stores.postgres.link import Link
+from settled.stores.outbox import NOT_BEHIND, ROW, ROW_BYTES, SqlOutbox, row_from
+from settled.stores.postgres.link import NOW, Link
 from settled.stores.statements import Statements
 
 T = TypeVar("T")
 
 _BUSY_S = 0.2  # a relay that has not waited for so long is busy: nobody need notify it
-_ROW_BYTES = 200
 _SOME = (
     "SELECT {names} FROM unnest(CAST(? AS smallint[]), CAST(? AS bigint[])) AS b(place, after) CROSS JOIN LATERAL ("
     " SELECT *, sum(coalesce(octet_length(s.payload), 0) + {overhead}) OVER (ORDER BY s.seq ROWS UNBOUNDED PRECEDING)"
     " AS total FROM (SELECT {row} FROM settled_outbox o WHERE o.bucket = b.place AND o.seq > b.after AND o.state < 2"
-    "{behind} ORDER BY o.seq LIMIT ?) AS s) AS found"
+    "{more} ORDER BY o.seq LIMIT ?) AS s) AS found"
     " WHERE total - coalesce(octet_length(payload), 0) - {overhead} < ? ORDER BY seq"
 )
-_PARTS = {"names": ROW.replace("o.", "found."), "row": ROW, "overhead": _ROW_BYTES}
-_ALL, _DUE = (_SOME.format(**_PARTS, behind=behind) for behind in ("", NOT_BEHIND))
+_PARTS = {"names": ROW.replace("o.", "found."), "row": ROW, "overhead": ROW_BYTES}
+_FAILING = f"SELECT {NOW} FROM settled_outbox WHERE state = 1 LIMIT 1"
+_BUT = " AND o.seq <> ALL(CAST(? AS bigint[]))"
+_READS = {
+    (failing, but): _SOME.format(**_PARTS, more=(NOT_BEHIND if failing else "") + (_BUT if but else ""))
+    for failing in (False, True)
+    for but in (False, True)
+}
 _REMOVE = (
     "WITH mine AS (SELECT h.bucket FROM settled_outbox_bucket h WHERE (h.bucket, h.epoch) IN"
     " (SELECT * FROM unnest(CAST(? AS smallint[]), CAST(? AS bigint[]))) ORDER BY h.bucket FOR SHARE),"
@@ -48,35 +53,36 @@ _WAITING = "UPDATE settled_outbox_relay SET waiting = ? WHERE relay = ? AND wait
 class PostgresOutbox(SqlOutbox):
     """See `settled.store.Outbox`."""
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
-        self._lock = threading.RLock()
+    def __init__(self, link: Link, reader: Link) -> None:
+        self._link, self._reader = link, reader  # a relay reads while rows are removed beside
+        self._lock, self._read_lock = threading.RLock(), threading.RLock()
         self._ear: psycopg.Connection[Any] | None = None  # listens
         self._wake_end, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._waiting = ""  # the relay that said that it waits
         self._waited = 0.0
 
-    def pending(self, held: Mapping[int, int], *, rows: int, bytes: int) -> list[OutboxRow]:
+    def pending(self, held: Mapping[int, int], *, rows: int, bytes: int, but: Sequence[int] = ()) -> list[OutboxRow]:
+        """Each bucket's first rows by its index; what is left of `rows` goes to the buckets that have more."""
         if not held:
             return []
-        with self._lock:
-            due: tuple[int, ...] = ()
-            if self._query(ANY_FAILING, ()):
-                now = self._link.now()
-                due = (now, now)
+        with self._read_lock:
+            failing = self._reader.rows(_FAILING)
+            more: list[Any] = [failing[0][0]] * 2 if failing else []
+            more += [list(but)] if but else []
+            read = _READS[(bool(failing), bool(but))]
             share = max(1, rows // len(held))
-            found = self._some(dict.fromkeys(held, -1), due, share, max(1, bytes // len(held)))
-            size = sum(row.message.size + _ROW_BYTES for row in found)
+            found = self._some(read, dict.fromkeys(held, -1), more, share, max(1, bytes // len(held)))
+            size = sum(ROW_BYTES + len(row.message.value or b"") for row in found)
             last = _last_of_full(found, share)
             if last and rows - len(found) >= rows // 2 and size < bytes // 2:
                 share = (rows - len(found)) // len(last)
-                found += self._some(last, due, share, (bytes - size) // len(last))
+                found += self._some(read, last, more, share, (bytes - size) // len(last))
                 found.sort(key=lambda row: row.seq)
             return found
 
-    def _some(self, after: Mapping[int, int], due: tuple[int, ...], share: int, bytes: int) -> list[OutboxRow]:
-        params = (list(after), list(after.values()), *due, share, bytes)
-        return [row_from(row) for row in self._query(_DUE if due else _ALL, params)]
+    def _some(self, read: str, after: Mapping[int, int], more: list[Any], share: int, bytes: int) -> list[OutboxRow]:
+        params = (list(after), list(after.values()), *more, share, bytes)
+        return [row_from(row) for row in self._reader.rows(read, params)]
 
     def sent(self, held: Mapping[int, int], rows: Sequence[OutboxRow]) -> int:
         params = (list(held), list(held.values()), [row.bucket for row in rows], [row.seq for row in rows])
@@ -115,9 +121,10 @@ class PostgresOutbox(SqlOutbox):
         super().leave(relay)
 
     def close(self) -> None:
-        with self._lock:
+        with self._lock, self._read_lock:
             self._hang_up()
             self._link.close()
+            self._reader.close()
             for end in (self._wake_end, self._wake):
                 os.close(end)
 

@@ -185,7 +185,8 @@ class PostgresStore(SqlStore):
         with self._lock:
             self._require_ready()
             if self._outbox is None:
-                self._outbox = PostgresOutbox(Link(self._conninfo, self.schema, settings=_OUTBOX_SETTINGS))
+                links = (Link(self._conninfo, self.schema, settings=_OUTBOX_SETTINGS) for _ in range(2))
+                self._outbox = PostgresOutbox(*links)
             return self._outbox
 
     def _watch(self) -> PostgresWatch:

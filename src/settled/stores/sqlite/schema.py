@@ -145,7 +145,6 @@ CREATE TABLE settled_outbox (
       + length(coalesce(aggregateid, id))) & 15
   ) VIRTUAL
 ) STRICT;
-CREATE INDEX settled_outbox_pending ON settled_outbox (bucket) WHERE state < 2;
 CREATE INDEX settled_outbox_failing ON settled_outbox (aggregatetype, aggregateid) WHERE state = 1;
 CREATE TABLE settled_outbox_bucket (
   bucket INTEGER PRIMARY KEY,

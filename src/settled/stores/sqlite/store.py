@@ -105,7 +105,7 @@ class SqliteStore(SqlStore):
         with self._lock:
             self._require_ready()
             if self._outbox is None:
-                self._outbox = SqliteOutbox(Handle(self._path, **self._options))
+                self._outbox = SqliteOutbox(*(Handle(self._path, **self._options) for _ in range(2)))
             return self._outbox
 
     def _watch(self) -> SqliteWatch:
