@@ -173,7 +173,7 @@ class OutboxRow(msgspec.Struct, frozen=True, gc=False):
     """
 
     seq: int  # the row's number: rows of one key are published in its order
-    bucket: int
+    bucket: int  # -1: the store finds it by the number alone
     message: Message
     created_us: int
     state: str = "pending"

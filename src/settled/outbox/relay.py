@@ -182,7 +182,8 @@ class Relay:
         """Send a batch and wait for its receipts. Rows of `blocked` keys are left; a refused row's key joins them."""
         producer = self._opened()
         send, topics = producer.send, self.policy.topics
-        sent: list[tuple[OutboxRow, Pending]] = []
+        rows: list[OutboxRow] = []
+        sent: list[Pending] = []
         for row in batch:
             message = row.message
             if blocked and _key(message) in blocked:
@@ -190,16 +191,18 @@ class Relay:
             if topics and message.topic in topics:
                 message = msgspec.structs.replace(message, topic=topics[message.topic])
             try:
-                sent.append((row, send(message)))
+                sent.append(send(message))
             except Unavailable:
                 raise
             except SettledError as error:
                 self._refuse(row, error, blocked)
-        if sent and not self._flush(producer):
-            self._judge(sent, blocked)
+            else:
+                rows.append(row)
+        if rows and not self._flush(producer):
+            self._judge(rows, sent, blocked)
         else:
-            self._unmarked += [row for row, _ in sent]
-            self.relayed += len(sent)
+            self._unmarked += rows
+            self.relayed += len(rows)
 
     def _flush(self, producer: Producer) -> bool:
         """Wait for all receipts, staying alive for the others meanwhile. False: some failed."""
@@ -216,10 +219,10 @@ class Relay:
             else:
                 return True
 
-    def _judge(self, sent: Sequence[tuple[OutboxRow, Pending]], blocked: set[Key]) -> None:
+    def _judge(self, rows: Sequence[OutboxRow], sent: Sequence[Pending], blocked: set[Key]) -> None:
         """Each receipt by itself. An outage leaves its rows pending; whether they were stored is not known."""
         outage: Unavailable | None = None
-        for row, pending in sent:
+        for row, pending in zip(rows, sent, strict=True):
             try:
                 pending.result(self.policy.lease_s)
             except TimeoutError:

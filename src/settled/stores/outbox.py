@@ -37,6 +37,9 @@ _LEASE = (
     "INSERT INTO settled_outbox_relay (relay, host, pid, until_us, why) VALUES (?, ?, ?, ?, ?)"
     " ON CONFLICT (relay) DO UPDATE SET until_us = excluded.until_us, why = excluded.why"
 )
+_REFUSED = (
+    "UPDATE settled_outbox SET state = ?, attempts = ?, due_us = ?, error = ? WHERE seq = ? AND state < 2 AND bucket"
+)
 _TAKE = "UPDATE settled_outbox_bucket SET owner = ?, epoch = ? WHERE bucket = ?"
 _FAR_US = 3_600_000_000  # a lease that ends later than in an hour was given before the clock was set back
 
@@ -76,17 +79,11 @@ class SqlOutbox:
         def work(handle: Statements) -> int:
             mine = still_held(handle, held)
             changed = 0
-            for each in failures:
-                if each.row.bucket in mine:
-                    state = 2 if each.parked else 1
-                    row = (state, each.row.attempts + 1, each.due_us, clipped(each.error, 1000))
-                    changed += len(
-                        handle.all(
-                            "UPDATE settled_outbox SET state = ?, attempts = ?, due_us = ?, error = ?"
-                            " WHERE bucket = ? AND seq = ? AND state < 2 RETURNING seq",
-                            (*row, each.row.bucket, each.row.seq),
-                        )
-                    )
+            for each in failures if mine else ():
+                row = (2 if each.parked else 1, each.row.attempts + 1, each.due_us, clipped(each.error, 1000))
+                changed += len(
+                    handle.all(f"{_REFUSED} IN ({holders(mine)}) RETURNING seq", (*row, each.row.seq, *mine))
+                )
             return changed
 
         return self._work(work)

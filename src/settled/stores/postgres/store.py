@@ -41,7 +41,11 @@ _ROW_LOCK_S = 1.0  # how long one try to write the fence waits
 _PATIENT_TRIES = 3  # after them, whoever still holds the row hangs and is ended
 _GRACE_S = 0.5  # units of older epochs may end by themselves before they are ended
 _REPORT_S = 0.05
-_OUTBOX_SETTINGS = {"idle_in_transaction_session_timeout": "5s"}  # no user's code runs in its transactions
+# No user's code runs in the outbox's transactions. Its table is empty or full within a second, so no statistics hold:
+# without these the planner sorts a whole backlog to read its first rows.
+_OUTBOX_SETTINGS = {"idle_in_transaction_session_timeout": "5s"} | dict.fromkeys(
+    ("enable_bitmapscan", "enable_seqscan", "enable_hashjoin", "enable_mergejoin"), "off"
+)
 
 
 class PostgresStore(SqlStore):

@@ -10,17 +10,18 @@ from typing import Any, TypeVar
 import apsw
 import msgspec
 
-from settled.outbox_row import BUCKETS, INSERT, Row
+from settled.outbox_row import BUCKETS, COLUMNS, INSERT, Row, message_of
 from settled.store import OutboxRow
-from settled.stores.outbox import ANY_FAILING, NOT_BEHIND, PAYLOAD, ROW, ROW_BYTES, SqlOutbox, row_from, still_held
+from settled.stores.outbox import ANY_FAILING, NOT_BEHIND, PAYLOAD, ROW_BYTES, STATES, SqlOutbox, still_held
 from settled.stores.sqlite.handle import Handle
 from settled.stores.statements import Statements, holders
 
 T = TypeVar("T")
 
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.005, 0.1
-_SOME = f"SELECT {ROW} FROM settled_outbox o WHERE o.state < 2"
-_DELETE = "DELETE FROM settled_outbox WHERE seq IN (SELECT value FROM json_each(?))"
+_READ = ", ".join(f"o.{name}" for name in (*COLUMNS, "seq", "state", "attempts"))  # no more: each column costs
+_WIDTH = len(COLUMNS)
+_SOME = f"SELECT {_READ} FROM settled_outbox o WHERE o.state < 2"
 
 
 class SqliteOutbox(SqlOutbox):
@@ -58,7 +59,7 @@ class SqliteOutbox(SqlOutbox):
         try:
             cursor = self._reader.run(sql, params)
             for row in cursor:
-                found.append(row_from(row))
+                found.append(OutboxRow(row[_WIDTH], -1, message_of(row[:_WIDTH]), 0, STATES[row[-2]], row[-1]))
                 most -= ROW_BYTES + len(row[PAYLOAD] or b"")
                 if most <= 0:
                     cursor.close(True)
@@ -70,10 +71,17 @@ class SqliteOutbox(SqlOutbox):
     def sent(self, held: Mapping[int, int], rows: Sequence[OutboxRow]) -> int:
         def work(handle: Statements) -> int:
             mine = still_held(handle, held)
-            seqs = [row.seq for row in rows if row.bucket in mine]
-            if seqs:
-                handle.run(_DELETE, (_as_json(seqs),))
-            return len(seqs)
+            sql, seqs = "DELETE FROM settled_outbox WHERE seq", [row.seq for row in rows]
+            first, last = min(seqs), max(seqs)
+            params: list[Any]
+            if last - first < len(seqs):  # nothing stands between them
+                sql, params = sql + " BETWEEN ? AND ?", [first, last]
+            else:
+                sql, params = sql + " IN (SELECT value FROM json_each(?))", [_as_json(seqs)]
+            if len(mine) < BUCKETS:
+                sql += f" AND bucket IN ({holders(mine)})"
+            handle.run(sql, [*params, *(mine if len(mine) < BUCKETS else ())])
+            return int(self._handle.connection.changes())
 
         return self._work(work)
 
