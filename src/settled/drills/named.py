@@ -19,6 +19,7 @@ from settled.drills.rounds import TICK_S, Round
 from settled.drills.world import World
 
 NamedDrill = Callable[[World, int, random.Random], tuple[int, str]]
+BUSY_S = 0.005  # each handler takes so much longer, so that there is work under way when a worker is told to stop
 HOLD_THE_LOCK = frozenset({"effect-made", "marks-written", "handler"})  # on SQLite nobody else can write meanwhile
 ZOMBIE_WINDOWS = ("unit-begun", "effect-made", "marks-written", "effect-committed", "fence-unwritten", "handler")
 
@@ -50,12 +51,12 @@ def stall(world: World, times: int, chance: random.Random) -> tuple[int, str]:
 
 def rolling_deploy(world: World, times: int, chance: random.Random) -> tuple[int, str]:
     """Three workers are replaced one after the other (SIGTERM), again and again, under load."""
-    workers = [world.start() for _ in range(3)]
+    workers = [world.start(pause_s=BUSY_S) for _ in range(3)]
     stopped = 0
     for number in range(times):
         world.publish(world.supply.take(40))
         old = workers[number % 3]
-        workers[number % 3] = world.start()
+        workers[number % 3] = world.start(pause_s=BUSY_S)
         world.crew.terminate(old)
         worked = world.owns(old)
         if not world.crew.wait_ended(old, 20.0) or (old.code != 0 and worked):

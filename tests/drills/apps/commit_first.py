@@ -14,7 +14,7 @@ def tables(tx: Tx) -> None:
 
 @app.handler
 def take(tx: Tx, record: Record) -> None:
-    connection = open_connection(path_of(app.store_url)[0])
+    connection = open_connection(path_of(app.store_url)[0], busy_s=0.2)
     connection.execute("INSERT OR IGNORE INTO done VALUES (?)", (record.id,))
     new = connection.changes()
     connection.close()

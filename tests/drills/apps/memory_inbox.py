@@ -16,7 +16,7 @@ def tables(tx: Tx) -> None:
 def take(tx: Tx, record: Record) -> None:
     if record.id in done:
         return
-    connection = open_connection(path_of(app.store_url)[0])
+    connection = open_connection(path_of(app.store_url)[0], busy_s=0.2)
     connection.execute("INSERT INTO note VALUES (?)", (record.id,))
     connection.close()
     done.add(record.id)
