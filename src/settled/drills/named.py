@@ -116,6 +116,7 @@ def store_restart(world: World, times: int, chance: random.Random) -> tuple[int,
     """The effect store goes away and comes back; the same workers carry on, and no attempt is burnt."""
     with _disturbed(world, chance) as store:
         worker = world.start(store=store.url)
+        _wait(lambda: world.owns(worker), 10.0)  # a worker that finds no store when it starts ends at once
         for _ in range(times):
             world.publish(world.supply.take(30))
             store.away(chance.uniform(0.1, 0.6))
