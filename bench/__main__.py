@@ -24,6 +24,7 @@ FLOORS = {
     "postgres_set_based": 0.75,
     "one_percent_failing": 0.5,
     "others_beside_slow_key": 0.9,
+    "relay": 0.7,
 }
 AIMS = {
     "fence_cost": 0.05,
@@ -35,7 +36,7 @@ AIMS = {
 }
 
 
-PARTS = ["publish", "settle", "latency", "postgres", "growth", "tokens"]
+PARTS = ["publish", "settle", "latency", "postgres", "outbox", "growth", "tokens"]
 
 
 def say(text: str) -> None:
@@ -139,6 +140,11 @@ def main() -> int:
         ratios["postgres"] = found["ratio_to_floor"]["settled"]
         ratios["postgres_set_based"] = found["ratio_to_floor"]["settled_set_based"]
         ratios |= postgres.failures(count, say)
+    if "outbox" in wanted:
+        from bench import outbox
+
+        found = results["outbox"] = outbox.compare(arguments.records, say)
+        ratios["relay"] = found["relay"]["ratio"]["relay_sqlite"]
     results["ratios"] = ratios
     below = {name: ratio for name, ratio in ratios.items() if ratio < FLOORS[name]}
     results["below_floor"] = below

@@ -170,6 +170,7 @@ class OutboxRow(msgspec.Struct, frozen=True, gc=False):
 
     state            pending; failing (it was refused and is tried again at `due_us`); parked (kept for people)
     value_bytes      the size of the value; lists for people leave the value itself out
+    Rows for relays may leave out `created_us` (0) and `due_us`.
     """
 
     seq: int  # the row's number: rows of one key are published in its order

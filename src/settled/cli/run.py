@@ -33,6 +33,10 @@ def run(
         Mode, typer.Option(help="forever, or until all that the topic holds now is settled.")
     ] = Mode.forever,
     member: Annotated[str | None, typer.Option(metavar="NAME", help="This worker's name, for people.")] = None,
+    relay: Annotated[
+        bool | None,
+        typer.Option("--relay/--no-relay", help="Relay the outbox beside; unless stated, once there is something."),
+    ] = None,
     engine: EngineOption = None,
     store: StoreOption = None,
     supervised: Annotated[bool, typer.Option("--supervised", hidden=True)] = False,
@@ -44,16 +48,17 @@ def run(
     found = load_app(app)
     _place(found, engine, store)
     if supervised:
-        _work(found, mode, member, quiet=True)
+        _work(found, mode, member, relay, quiet=True)
         return
     _announce(found, workers, mode)
     if workers == 1:
-        _work(found, mode, member, quiet=False)
+        _work(found, mode, member, relay, quiet=False)
         return
     _prepare(found)
     found.close()
-    addresses = [*(("--engine", engine) if engine else ()), *(("--store", store) if store else ())]
-    code = _supervise(app, workers, mode, member, addresses)
+    options = [*(("--engine", engine) if engine else ()), *(("--store", store) if store else ())]
+    options += [] if relay is None else ["--relay" if relay else "--no-relay"]
+    code = _supervise(app, workers, mode, member, options)
     if code:
         raise typer.Exit(code)
 
@@ -92,7 +97,7 @@ def _prepare(app: App) -> None:
         raise of_the_user(error, "the app's set-up") from error
 
 
-def _work(app: App, mode: Mode, member: str | None, *, quiet: bool) -> None:
+def _work(app: App, mode: Mode, member: str | None, relay: bool | None, *, quiet: bool) -> None:
     import logging
 
     from settled.operations.supervise import stop_with_parent
@@ -104,18 +109,18 @@ def _work(app: App, mode: Mode, member: str | None, *, quiet: bool) -> None:
         app.events.listen(narrator.hear)
         if quiet:
             stop_with_parent(sys.stdin.fileno(), lambda: os.kill(os.getpid(), signal.SIGTERM))
-        app.run(drain=mode is Mode.drain, member=member)
+        app.run(drain=mode is Mode.drain, member=member, relay=relay)
     narrator.sum_up()
 
 
-def _supervise(spec: str, workers: int, mode: Mode, member: str | None, addresses: list[str]) -> int:
+def _supervise(spec: str, workers: int, mode: Mode, member: str | None, options: list[str]) -> int:
     from settled.operations.supervise import Supervisor
 
     commands = []
     for number in range(1, workers + 1):
         name = f"{member or 'worker'}-{number}"
         command = [sys.executable, "-m", "settled", "run", spec, "--supervised", "--mode", mode.value, "--member", name]
-        commands.append((name, [*command, *addresses]))
+        commands.append((name, [*command, *options]))
     return Supervisor(commands, drain=mode is Mode.drain, say=lambda text: say(f"settled: {text}")).run()
 
 
