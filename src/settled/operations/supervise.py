@@ -19,6 +19,7 @@ import msgspec
 FIRST_S, MOST_S = 0.5, 30.0
 SOUND_S = 60.0  # a child that ran so long starts again without a wait that grew
 LOOK_S = 0.2
+INTERRUPTED = 130  # what the command ends with on SIGINT while nothing minds it
 FINAL = frozenset({2, 3})  # exit codes that a restart does not mend: what was asked is wrong, or refused
 
 
@@ -78,9 +79,11 @@ class Supervisor:
             self._passed_on += 1
             running = [child for child in self._children if child.process is not None]
             self._say(f"stopping {len(running)} workers" if self._passed_on == 1 else "stopping them at once")
+            # Two of one signal may arrive as one where the first is not handled yet; two different ones never do.
+            number = signal.SIGTERM if self._passed_on == 1 else signal.SIGINT
             for child in running:
                 assert child.process is not None
-                child.process.send_signal(signal.SIGTERM)
+                child.process.send_signal(number)
 
     def _look_after(self, child: _Child) -> None:
         if child.done:
@@ -104,7 +107,7 @@ class Supervisor:
         child.starts += 1
 
     def _ended(self, child: _Child, pid: int, code: int, lived: float) -> None:
-        if self._stopping and code == -signal.SIGTERM:
+        if self._stopping and code in (-signal.SIGTERM, -signal.SIGINT, INTERRUPTED):
             code = 0  # it had not begun to work, or was done
         if self._stopping or (self._drain and code >= 0) or code in FINAL:
             child.done = True
