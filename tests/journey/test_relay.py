@@ -269,3 +269,33 @@ def test_a_relay_beside_a_running_worker_publishes_at_once(tmp_path: Path) -> No
 
 def relay_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "settled-relay"]
+
+
+def test_what_a_failed_run_published_is_published_once_by_the_run_that_succeeds(tmp_path: Path) -> None:
+    app = App(
+        topic="orders",
+        engine=f"sqlite:///{tmp_path}/log.db",
+        store=f"sqlite:///{tmp_path}/e.db",
+        delivery={"group": "g"},
+        poison={"backoff": {"first": "10ms"}},
+    )
+    failed: set[str] = set()
+
+    @app.handler
+    def handle(tx: Any, record: Any) -> None:
+        tx.publish(b"first", topic="shipments", key=record.key)
+        tx.publish(b"second", topic="shipments", key=record.key)
+        if record.id in ("e3", "e7") and record.id not in failed:
+            failed.add(record.id)
+            raise ConnectionError("once")
+
+    with app, App(topic="shipments", engine=app.engine_url, store=f"sqlite:///{tmp_path}/e2.db") as shipments:
+        assert shipments.engine.topics()
+        for number in range(10):
+            app.publish(b"x", key=f"k{number}", id=f"e{number}")
+        app.drain()
+        found = all_records(shipments.engine, "shipments")
+    assert failed == {"e3", "e7"}
+    assert sorted(record.id for record in found) == sorted(f"e{n}:g:{m}" for n in range(10) for m in (1, 2))
+    for record in found:
+        assert record.value == (b"first" if record.id.endswith(":1") else b"second")
