@@ -37,7 +37,7 @@ Row = tuple[Any, ...]
 
 _good_names: set[tuple[str, str | None]] = set()
 _encode_headers = msgspec.msgpack.Encoder().encode
-_decode_headers = msgspec.msgpack.Decoder(Headers).decode
+decode_headers = msgspec.msgpack.Decoder(Headers).decode
 
 
 def row_of(message: Message, max_bytes: int = MAX_BYTES) -> Row:
@@ -98,7 +98,7 @@ def message_of(row: Row) -> Message:
         topic=topic,
         key=key,
         value=payload.encode() if type(payload) is str else payload,
-        headers=_decode_headers(headers) if headers is not None else (),
+        headers=decode_headers(headers) if headers is not None else (),
         id=ident,
         type=kind,
         version=version,

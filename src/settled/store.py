@@ -176,7 +176,7 @@ class OutboxRow(msgspec.Struct, frozen=True, gc=False):
     seq: int  # the row's number: rows of one key are published in its order
     bucket: int  # -1: the store finds it by the number alone
     message: Message
-    created_us: int
+    created_us: int = 0
     state: str = "pending"
     attempts: int = 0
     due_us: int = 0
@@ -238,8 +238,9 @@ class Outbox(Protocol):
         ...
 
     def sent(self, held: Mapping[int, int], rows: Sequence[OutboxRow]) -> int:
-        """Remove rows that the engine has accepted, in one transaction with a look at the epochs; durable when it
-        returns. Returns how many were removed: those of buckets that are another's by now stay."""
+        """Remove rows that the engine has accepted, in one transaction with a look at the epochs. Returns how many were
+        removed: those of buckets that are another's by now stay. A power cut may bring rows back, to be published
+        again under their ids: the removal is not synced, which halves the syncs of a relay."""
         ...
 
     def failed(self, held: Mapping[int, int], failures: Sequence[RowFailure]) -> int:

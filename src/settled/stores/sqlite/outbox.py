@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import apsw
 import msgspec
 
-from settled.outbox_row import BUCKETS, COLUMNS, INSERT, Row, message_of
+from settled.outbox_row import BUCKETS, COLUMNS, INSERT, Row, decode_headers
+from settled.record import Message
 from settled.store import OutboxRow
 from settled.stores.outbox import ANY_FAILING, NOT_BEHIND, PAYLOAD, ROW_BYTES, STATES, SqlOutbox, still_held
 from settled.stores.sqlite.handle import Handle
@@ -20,7 +21,6 @@ T = TypeVar("T")
 
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.005, 0.1
 _READ = ", ".join(f"o.{name}" for name in (*COLUMNS, "seq", "state", "attempts"))  # no more: each column costs
-_WIDTH = len(COLUMNS)
 _SOME = f"SELECT {_READ} FROM settled_outbox o WHERE o.state < 2"
 
 
@@ -55,18 +55,19 @@ class SqliteOutbox(SqlOutbox):
             return self._read(f"{sql} ORDER BY o.seq LIMIT ?", [*params, rows], bytes)
 
     def _read(self, sql: str, params: list[Any], most: int) -> list[OutboxRow]:
-        found: list[OutboxRow] = []
+        taken: list[tuple[Any, ...]] = []
         try:
             cursor = self._reader.run(sql, params)
             for row in cursor:
-                found.append(OutboxRow(row[_WIDTH], -1, message_of(row[:_WIDTH]), 0, STATES[row[-2]], row[-1]))
-                most -= ROW_BYTES + len(row[PAYLOAD] or b"")
+                taken.append(row)
+                value = row[PAYLOAD]
+                most -= ROW_BYTES if value is None else ROW_BYTES + len(value)
                 if most <= 0:
                     cursor.close(True)
                     break
         except apsw.Error as exc:
             raise self._reader.meaning(exc) from exc
-        return found
+        return [_row(*row) for row in taken]
 
     def sent(self, held: Mapping[int, int], rows: Sequence[OutboxRow]) -> int:
         def work(handle: Statements) -> int:
@@ -83,7 +84,12 @@ class SqliteOutbox(SqlOutbox):
             handle.run(sql, [*params, *(mine if len(mine) < BUCKETS else ())])
             return int(self._handle.connection.changes())
 
-        return self._work(work)
+        with self._lock:
+            self._handle.rows("PRAGMA synchronous = NORMAL")  # no sync: see `settled.store.Outbox.sent`
+            try:
+                return self._work(work)
+            finally:
+                self._handle.rows("PRAGMA synchronous = FULL")
 
     def wait(self, relay: str, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -121,6 +127,40 @@ class SqliteOutbox(SqlOutbox):
 def insert(handle: Handle, rows: list[Row]) -> None:
     """Inside a transaction: put rows into the outbox. Raises apsw's errors."""
     handle.run_many(INSERT["sqlite"], rows)
+
+
+def _row(
+    ident: str,
+    topic: str,
+    aggregate: str | None,
+    kind: str | None,
+    payload: Any,
+    key: bytes | None,
+    headers: bytes | None,
+    version: int | None,
+    moment: int | None,
+    correlation: str | None,
+    causation: str | None,
+    seq: int,
+    state: int,
+    attempts: int,
+) -> OutboxRow:
+    """A row of _READ. Every row goes through this: keep it short."""
+    if key is None and aggregate is not None:
+        key = aggregate.encode()
+    message = Message(
+        topic=topic,
+        key=key,
+        value=payload.encode() if payload.__class__ is str else payload,
+        headers=() if headers is None else decode_headers(headers),
+        id=ident,
+        type=kind,
+        version=version,
+        event_time_us=moment,
+        correlation_id=correlation,
+        causation_id=causation,
+    )
+    return OutboxRow(seq, -1, message) if state == 0 else OutboxRow(seq, -1, message, 0, STATES[state], attempts)
 
 
 def _as_json(seqs: Sequence[int]) -> str:
