@@ -169,6 +169,8 @@ class Attempt:
         """The commit itself was refused. A record that was alone is to blame; of several it is not known which, and
         all are returned, to be run alone."""
         records = group.records
+        if not records:  # only decisions and frontiers: nothing a handler did can be the cause
+            raise SettledError(f"what was decided could not be written: {error}") from error
         if len(records) == 1:
             return Report(group, [], [(records[0], failure_of(error, self._retry.classes))], [], written=False)
         return Report(group, [], [], records, written=False, isolate=True)

@@ -101,6 +101,7 @@ class SqliteSession:
             self._check_fence()
         except apsw.Error as exc:
             raise self._handle.meaning(exc) from exc
+        self._handle.refusal, self._handle.ended = None, False  # of the unit before
         self._unit, self._writing, self._redrive, self._saving = True, False, redrive, False
         self._at_hand.redrive = redrive
         self._guarded_tx.arm(self._open_for_handler)
