@@ -24,7 +24,7 @@ ONE_BY_ONE = {{**QUICK, "delivery": {{**QUICK["delivery"], "group_size": {{"reco
 
 def test_a_drill_is_a_test(tmp_path: Path) -> None:
     (tmp_path / "test_app.py").write_text(TESTS)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "settled.testing.plugin"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     found = subprocess.run(
         [*command, str(tmp_path)], capture_output=True, text=True, cwd=tmp_path, timeout=100, check=False
     )

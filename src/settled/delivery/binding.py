@@ -43,7 +43,11 @@ class Binding:
             return lambda tx, record: self.call(tx, (record,))
         if decode is None:
             return function
-        return lambda tx, record: function(tx, decode(record))
+
+        def one(tx: Tx, record: Record) -> None:
+            function(tx, decode(record))
+
+        return one
 
     def call(self, tx: Tx, records: Sequence[Record]) -> None:
         """Run the function for these records: once for all with `batch`, else once for each. Raises what it raises,

@@ -55,6 +55,8 @@ class Route:
 
     def place(self, key: bytes) -> int:
         """The partition of a key that is not remembered yet."""
+        if self.partitions == 1:
+            return 0
         if len(self.places) >= REMEMBERED:
             self.places.clear()
         found = self.places[key] = partition_of(key, self.partitions)

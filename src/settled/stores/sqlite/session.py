@@ -120,6 +120,7 @@ class SqliteSession:
         return evidence.judge(self.spec, records, marks, versions, redrive=self._redrive)
 
     def save(self) -> None:
+        self._guarded_tx.rest()
         self.outgoing.flush()
         if self._writing and not self._handle.ended:
             if self._saving:
@@ -128,6 +129,7 @@ class SqliteSession:
         self._saving = True
 
     def undo(self) -> None:
+        self._guarded_tx.rest()
         if self._handle.ended:
             raise ended_by_sqlite()
         self.outgoing.drop()
@@ -149,6 +151,7 @@ class SqliteSession:
     ) -> None:
         if not self._unit:
             raise ContractError("there is no unit to settle", field="session", hint="call begin first")
+        self._guarded_tx.rest()
         try:
             self.check()
             self.outgoing.flush()
