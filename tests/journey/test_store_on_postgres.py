@@ -110,6 +110,21 @@ class TestLostConnections(PostgresCases):
         assert self.unit(session, records(0), 1) == [None]
         assert self.effects(store) == ["e0"]
 
+    def test_lost_while_it_is_made(self, store: PostgresStore, gate: Gate) -> None:
+        gate.cut_at(b"set_config", delivered=True)
+        with pytest.raises(Unavailable):
+            PostgresStore(gate.url)
+        assert gate.cuts == 1
+        gate.shut()
+        with pytest.raises(Unavailable):
+            store.positions()
+        gate.reopen()
+        gate.cut_at(b"set_config", delivered=True)
+        with pytest.raises(Unavailable):
+            store.positions()
+        assert gate.cuts == 2
+        assert store.positions() == []
+
     def test_an_outage_passes(self, store: PostgresStore, session: Session, gate: Gate) -> None:
         gate.shut()
         for call in (

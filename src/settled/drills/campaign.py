@@ -16,12 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from settled.drills import report, server
 from settled.drills.checker import check
-from settled.drills.crew import Crew
+from settled.drills.crew import Crew, Process
 from settled.drills.drill import Drill, reachable, run
 from settled.drills.report import Row
 from settled.drills.server import Server
@@ -130,10 +131,19 @@ def _faults(found: Server, fault: Fault, seed: int, part: int, name: str) -> tup
     return seed, [report.row(name, history, violations, kills=count, seconds=seconds)], seconds
 
 
+def _owners(world: World, **fields: Any) -> list[Process]:
+    """Two workers that have begun: one that does not reach the store at its start ends, as it should."""
+    workers = [world.start(**fields) for _ in range(2)]
+    deadline = time.monotonic() + world.settle_s
+    while not all(world.owns(worker) for worker in workers) and time.monotonic() < deadline:
+        world.crew.wait(workers, 0.05)
+    return workers
+
+
 def terminate_backends(world: World, found: Server, url: str, times: int, chance: random.Random) -> int:
     """The backends of the workers are terminated while they work."""
     before = found.backends(url)
-    workers = [world.start() for _ in range(2)]
+    workers = _owners(world)
     ended = 0
     while ended < times and all(worker.alive for worker in workers):
         world.publish(world.supply.take(20))
@@ -147,10 +157,7 @@ def terminate_backends(world: World, found: Server, url: str, times: int, chance
 def cut_commits(world: World, found: Server, url: str, times: int, chance: random.Random) -> int:
     """The answers of commits are lost on their way."""
     with _proxy(url, chance) as proxy:
-        workers = [world.start(store=proxy.url) for _ in range(2)]
-        deadline = time.monotonic() + world.settle_s
-        while not all(world.owns(worker) for worker in workers) and time.monotonic() < deadline:
-            world.crew.wait(workers, 0.05)
+        workers = _owners(world, store=proxy.url)
         proxy.cut_share = 0.4
         while proxy.cuts < times and all(worker.alive for worker in workers):
             world.publish(world.supply.take(30))
@@ -171,7 +178,7 @@ def _proxy(url: str, chance: random.Random) -> Iterator[server.Proxy]:
 
 def restart_server(world: World, found: Server, url: str, times: int, chance: random.Random) -> int:
     """The server is stopped without any good-bye, and started again; the workers carry on by themselves."""
-    workers = [world.start() for _ in range(2)]
+    workers = _owners(world)
     for _ in range(times):
         world.publish(world.supply.take(60))
         world.crew.wait(workers, chance.uniform(0.0, 0.2))

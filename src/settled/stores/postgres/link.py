@@ -44,22 +44,23 @@ class Link:
         self.where = _where(conninfo)
         self._written: dict[str, str] = {}
         self._served = False
-        self.connection = self._connect()
+        self.connection: GuardedConnection
+        self._connect()
 
-    def _connect(self) -> GuardedConnection:
+    def _connect(self) -> None:
         self._pid = os.getpid()
         try:
-            connection = GuardedConnection.connect(self.conninfo, autocommit=True)
+            self.connection = GuardedConnection.connect(self.conninfo, autocommit=True)
         except psycopg.Error as exc:
             raise self.unreached(exc) from exc
         try:
             for name, value in self.settings.items():
-                connection.execute("SELECT set_config(%s, %s, false)", (name, value))
+                self.connection.execute("SELECT set_config(%s, %s, false)", (name, value))
         except psycopg.Error as exc:
-            connection.close()
-            raise self.meaning(exc) from exc
+            fault = self.meaning(exc)  # judged by the connection's state, so before it is closed
+            self.connection.close()
+            raise fault from exc
         self._served = True
-        return connection
 
     def ready(self) -> None:
         """Before each use: right process, and a living connection."""
@@ -67,7 +68,7 @@ class Link:
             raise Refused("the store was carried across fork", hint="open the store after the fork, in each process")
         if self.lost:
             self.connection.close()
-            self.connection = self._connect()
+            self._connect()
 
     @property
     def lost(self) -> bool:
