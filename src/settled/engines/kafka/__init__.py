@@ -1,0 +1,1 @@
+"""The engine on Apache Kafka, with confluent-kafka (librdkafka). `kafka://host:port,...`, see `config`."""
