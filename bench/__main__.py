@@ -33,10 +33,12 @@ AIMS = {
     "growth_peak_mb": 150.0,
     "token_p99_ms": 20.0,
     "token_cpu_idle": 0.01,
+    "resume_after_kill_p99_s": 7.0,
+    "resume_after_stop_p99_s": 1.0,
 }
 
 
-PARTS = ["publish", "settle", "latency", "postgres", "outbox", "growth", "tokens"]
+PARTS = ["publish", "settle", "latency", "postgres", "outbox", "growth", "tokens", "resume"]
 
 
 def say(text: str) -> None:
@@ -140,6 +142,10 @@ def main() -> int:
         ratios["postgres"] = found["ratio_to_floor"]["settled"]
         ratios["postgres_set_based"] = found["ratio_to_floor"]["settled_set_based"]
         ratios |= postgres.failures(count, say)
+    if "resume" in wanted:
+        from bench import resume
+
+        results["resume"] = resume.compare(50, say)
     if "outbox" in wanted:
         from bench import outbox
 
