@@ -95,10 +95,9 @@ def _handed_over(events: list[Event]) -> list[float]:
             (mine.add if event.outcome == "assigned" else mine.discard)(event.partition)
         elif event.what == "death":
             waiting = event, frozenset(owned.get(event.pid, ()))
-        elif event.what == "deliver" and waiting is not None and event.pid != waiting[0].pid:
-            if event.partition in waiting[1]:
-                found.append(event.t - waiting[0].t)
-                waiting = None
+        elif event.what == "deliver" and waiting and event.pid != waiting[0].pid and event.partition in waiting[1]:
+            found.append(event.t - waiting[0].t)
+            waiting = None
     return found
 
 
