@@ -168,8 +168,8 @@ def cut_commits(world: World, found: Server, url: str, times: int, chance: rando
 
 
 @contextmanager
-def _proxy(url: str, chance: random.Random) -> Iterator[server.Proxy]:
-    proxy = server.Proxy(url, chance)
+def _proxy(url: str, chance: random.Random) -> Iterator[server.PostgresProxy]:
+    proxy = server.PostgresProxy(url, chance)
     try:
         yield proxy
     finally:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from settled import sqlite
 from settled.drills.history import Event
 from settled.drills.order import Death
-from settled.drills.proxy import Proxy
+from settled.drills.proxy import PostgresProxy
 from settled.drills.rounds import TICK_S, Round
 from settled.drills.world import World
 
@@ -191,7 +191,7 @@ class _Way:
     did, gone = "each packet took 50 ms", "all connections were cut and none was let through"
 
     def __init__(self, url: str, chance: random.Random) -> None:
-        self._proxy = Proxy(url, chance)
+        self._proxy = PostgresProxy(url, chance)
         self.url = self._proxy.url
 
     def slow(self, seconds: float) -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from settled.drills.proxy import Proxy
+from settled.drills.proxy import PostgresProxy
 from settled.errors import Unsupported
 
-__all__ = ["Proxy", "Server", "started"]
+__all__ = ["PostgresProxy", "Server", "started"]
 
 
 class Server:
