@@ -35,7 +35,8 @@ from settled.errors import ContractError, Unsupported
 from settled.events import Events
 from settled.operations.progress import is_drained
 from settled.operations.relaying import RelayBeside
-from settled.outbox.relay import Relay, RelayPolicy
+from settled.outbox.policy import RelayPolicy
+from settled.outbox.relay import Relay
 from settled.record import Message, new_id, to_us
 from settled.store import Store, Tx
 from settled.tokens import NotYet, Visible, read_token, token_of, wait_for
@@ -258,10 +259,16 @@ class App:
         subscription = specs.subscription(self.contract, member=member, code_version=self._code_version)
         return Worker(self.engine, self.store, subscription, lambda: bind(handler, batch=batch), events=self.events)
 
-    def relay(self, policy: RelayPolicy | None = None, *, name: str | None = None) -> Relay:
+    def relay(
+        self,
+        policy: RelayPolicy | None = None,
+        *,
+        name: str | None = None,
+        relayed: Callable[[list[Receipt]], object] | None = None,
+    ) -> Relay:
         """A relay from this app's store to its log, not yet running. Its `run` blocks; its `stop` may be called from
-        any thread."""
-        return Relay(self.store, self.engine, policy, name=name, events=self.events)
+        any thread. `relayed` is told of each batch's receipts, with their tokens, see `settled.outbox.Relay`."""
+        return Relay(self.store, self.engine, policy, name=name, events=self.events, relayed=relayed)
 
     def run(self, *, drain: bool = False, member: str | None = None, relay: bool | None = None) -> None:
         """Work until SIGTERM or SIGINT (a second one stops at once), or, with `drain`, until the whole topic as it

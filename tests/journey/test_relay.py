@@ -192,6 +192,39 @@ def test_the_rate_is_kept(bench: RelayBench) -> None:
     assert len(bench.ids()) == 600
 
 
+def test_a_relay_that_waits_for_its_pace_says_that_it_lives(bench: RelayBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass that is longer than the lease: without it the others take its buckets, and publish its rows again."""
+    bench.topic()
+    bench.put(message("e-0"), message("e-1"))
+    signs: list[bool] = []
+    hold = bench.store.outbox.hold
+
+    def heard(relay: str, **given: Any) -> dict[int, int]:
+        signs.append(given.get("keep", False))
+        return hold(relay, **given)
+
+    monkeypatch.setattr(bench.store.outbox, "hold", heard)
+    bench.relay(rate=0.5, lease_s=0.4).run(drain=True)
+    assert bench.ids() == ["e-0", "e-1"]
+    assert any(signs)
+
+
+def test_a_relay_that_lost_its_buckets_publishes_no_more_of_what_it_read(
+    bench: RelayBench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.topic()
+    bench.put(message("e-0"), message("e-1"))
+    table = "settled_outbox_bucket" if bench.store.name == "sqlite" else "settled.outbox_bucket"
+    with bench.relaying(rate=0.05, lease_s=0.4):
+        until(lambda: bench.ids() == ["e-0"] and len(bench.store.outbox.rows()) == 1)
+        bench.store.outbox.hold("another", lease_s=60)
+        with bench.kind.transaction(bench.store_url) as connection:
+            connection.execute(f"UPDATE {table} SET owner = 'another', epoch = epoch + 1")
+        until(lambda: "others took 16 of its buckets" in caplog.text)
+    assert bench.ids() == ["e-0"]
+    assert [row.message.id for row in bench.store.outbox.rows()] == ["e-1"]
+
+
 def test_a_pace_is_even() -> None:
     waits: list[float] = []
     pace = Pace(100.0, waits.append)

@@ -44,7 +44,8 @@ def relay(
     import sys
 
     from settled.cli.opening import engine_address, opened_engine, opened_store, store_address
-    from settled.outbox.relay import Relay, RelayPolicy
+    from settled.outbox.policy import RelayPolicy
+    from settled.outbox.relay import Relay
 
     policy = RelayPolicy(
         rate=None if rate is None else _rate(rate),

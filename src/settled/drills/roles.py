@@ -30,7 +30,8 @@ from settled.errors import Reject, SettledError, Unavailable
 from settled.events import Event as Signal
 from settled.events import PartitionChanged, Settled
 from settled.operations.progress import is_drained
-from settled.outbox.relay import Relay, RelayPolicy
+from settled.outbox.policy import RelayPolicy
+from settled.outbox.relay import Relay
 from settled.record import Message, Record
 from settled.store import Store, Tx
 

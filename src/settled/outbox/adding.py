@@ -13,6 +13,7 @@ from typing import Any
 from settled.callers import Caller, caller_of
 from settled.outbox_row import INSERT, MAX_BYTES, Row, made, row_of
 from settled.record import Message
+from settled.token_form import token_of_event
 
 
 def add(connection: Any, message: Message, *, schema: str = "settled", max_bytes: int = MAX_BYTES) -> Any:
@@ -64,6 +65,13 @@ def publish(
         causation_id=causation_id,
     )
     return add(connection, message, schema=schema, max_bytes=max_bytes)
+
+
+def token(event_id: str, *, topic: str) -> str:
+    """The token of a message that was added: it serves readers at once, before a relay has published it, of every
+    consumer that keeps an inbox. `event_id` is what `add` or `publish` returned; `topic` the one that it is published
+    to. Text, for URLs; see `settled.tokens`. Raises ContractError for names that no message can have."""
+    return token_of_event(topic, event_id)
 
 
 async def _insert_async(caller: Caller, row: Row) -> str:

@@ -14,48 +14,25 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import msgspec
 
 from settled import windows
-from settled.engine import Engine, Pending, Producer, ProducerSpec
-from settled.errors import ContractError, SettledError, Unavailable
+from settled.engine import Engine, Pending, Producer, ProducerSpec, Receipt
+from settled.errors import SettledError, Unavailable
 from settled.events import Events, Relayed, RelayStateChanged, RowRefused
 from settled.outbox.pace import Pace
+from settled.outbox.policy import RelayPolicy, check
 from settled.record import Message
 from settled.store import OutboxRow, RowFailure, Store
+from settled.token_form import token_of
 
 log = logging.getLogger("settled.outbox")
 
 Key = tuple[str, bytes]
-
-
-class RelayPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How a relay works.
-
-    rate             at most so many rows a second, none: as fast as it goes; per relay
-    rows, bytes      at most so much is read, and held in memory, at a time
-    batch            so many rows go to the engine in one batch
-    attempts         refusals after which a row is parked
-    first_s, most_s  the delay after the first refusal, doubled for each further one up to `most_s`
-    lease_s          how long others wait for this relay's sign of life
-    poll_s           how often it looks by itself when nothing wakes it
-    topics           topic of a row -> topic to publish to, where they differ
-    """
-
-    rate: float | None = None
-    rows: int = 2000
-    bytes: int = 4_000_000
-    batch: int = 1000
-    attempts: int = 8
-    first_s: float = 1.0
-    most_s: float = 60.0
-    lease_s: float = 10.0
-    poll_s: float = 1.0
-    topics: Mapping[str, str] = {}
 
 
 class Relay:
@@ -70,18 +47,23 @@ class Relay:
         *,
         name: str | None = None,
         events: Events | None = None,
+        relayed: Callable[[list[Receipt]], object] | None = None,
     ) -> None:
+        """`relayed` is told, on the thread of `run`, of each batch that the engine accepted, before its rows are
+        removed: the receipts, in the rows' order, with their tokens. What it raises ends `run`."""
         self.policy = policy or RelayPolicy()
-        _check(self.policy)
+        check(self.policy)
         self.name = f"{name or socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.relayed = self.refused = 0
         self._store, self._engine = store, engine
         self._events = events or Events()
+        self._told = relayed
+        self._identities: dict[str, str] = {}  # of topics, for tokens
         self._stop = threading.Event()
-        self._pace = Pace(self.policy.rate, self._stop.wait)
+        self._pace = Pace(self.policy.rate, self._pause)
         self._producer: Producer | None = None
         self._held: dict[int, int] = {}
-        self._hold_next = 0.0
+        self._hold_next = self._alive_next = 0.0
         self._unmarked: list[OutboxRow] = []  # accepted, and not yet removed
         self._unwritten: list[RowFailure] = []
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="settled-relay-removal")
@@ -119,18 +101,40 @@ class Relay:
     # One pass, in the order it runs.
 
     def _hold(self) -> None:
-        """Say that this relay lives, often enough; buckets change between passes only."""
+        """Between passes: say that this relay lives, and take or give up buckets."""
         now = time.monotonic()
         if now >= self._hold_next:
             self._write_down()  # what belongs to buckets that may be given up
             self._held = self._store.outbox.hold(self.name, lease_s=self.policy.lease_s, why=self._why)
-            self._hold_next = now + self.policy.lease_s / 4
+            self._hold_next = self._alive_next = now + self.policy.lease_s / 4
+
+    def _live(self, why: str = "") -> None:
+        """Within a pass: say that this relay lives. After a silence longer than the lease some buckets are another's by
+        now, and so is what was read of them."""
+        now = time.monotonic()
+        if now < self._alive_next:
+            return
+        lease_s, before = self.policy.lease_s, self._held
+        self._held = self._store.outbox.hold(self.name, lease_s=lease_s, why=why or self._why, keep=True)
+        self._alive_next = now + lease_s / 4
+        if self._held != before:
+            self._hold_next = now
+            lost = len(before.keys() - self._held.keys())
+            log.warning("relay %s was silent for longer than its lease: others took %d of its buckets", self.name, lost)
+
+    def _pause(self, seconds: float) -> None:
+        """Wait for the pace, which may be longer than the lease."""
+        held, until = self._held, time.monotonic() + seconds
+        while self._held == held and (left := until - time.monotonic()) > 0:
+            if self._stop.wait(min(left, max(0.001, self._alive_next - time.monotonic()))):
+                return
+            self._live()
 
     def _pass(self) -> int:
         """Read, publish, write down. Returns how many rows were dealt with."""
-        policy, before = self.policy, self.relayed + self.refused
+        policy, held, before = self.policy, self._held, self.relayed + self.refused
         most = policy.rows if policy.rate is None else min(policy.rows, max(1, int(policy.rate)))
-        rows = self._store.outbox.pending(self._held, rows=most, bytes=policy.bytes, but=self._leaving)
+        rows = self._store.outbox.pending(held, rows=most, bytes=policy.bytes, but=self._leaving)
         if not rows:
             self._write_down()
             return 0
@@ -141,7 +145,8 @@ class Relay:
         for start in range(0, len(rows), step):
             batch = rows[start : start + step]
             self._pace.take(len(batch))
-            if self._stop.is_set():
+            self._live()
+            if self._stop.is_set() or self._held != held:
                 break
             self._publish(batch, blocked)
         windows.reach("relay-sent")
@@ -201,8 +206,7 @@ class Relay:
         if rows and not self._flush(producer):
             self._judge(rows, sent, blocked)
         else:
-            self._unmarked += rows
-            self.relayed += len(rows)
+            self._accepted(rows, sent)
 
     def _flush(self, producer: Producer) -> bool:
         """Wait for all receipts, staying alive for the others meanwhile. False: some failed."""
@@ -210,8 +214,7 @@ class Relay:
             try:
                 producer.flush(timeout=self.policy.lease_s / 4)
             except TimeoutError:
-                lease_s = self.policy.lease_s
-                self._store.outbox.hold(self.name, lease_s=lease_s, why="waiting for the engine", keep=True)
+                self._live("waiting for the engine")
                 if self._stop.is_set():
                     raise Unavailable("stopped before the engine answered") from None
             except SettledError:
@@ -222,6 +225,7 @@ class Relay:
     def _judge(self, rows: Sequence[OutboxRow], sent: Sequence[Pending], blocked: set[Key]) -> None:
         """Each receipt by itself. An outage leaves its rows pending; whether they were stored is not known."""
         outage: Unavailable | None = None
+        good: list[tuple[OutboxRow, Pending]] = []
         for row, pending in zip(rows, sent, strict=True):
             try:
                 pending.result(self.policy.lease_s)
@@ -232,10 +236,22 @@ class Relay:
             except SettledError as error:
                 self._refuse(row, error, blocked)
             else:
-                self._unmarked.append(row)
-                self.relayed += 1
+                good.append((row, pending))
+        self._accepted([row for row, _ in good], [pending for _, pending in good])
         if outage is not None:
             raise outage
+
+    def _accepted(self, rows: list[OutboxRow], sent: list[Pending]) -> None:
+        """The engine holds these; they may be removed."""
+        self._unmarked += rows
+        self.relayed += len(rows)
+        if self._told is not None and rows:
+            self._told([self._with_token(pending.result(0)) for pending in sent])
+
+    def _with_token(self, receipt: Receipt) -> Receipt:
+        if receipt.topic not in self._identities:
+            self._identities = {info.spec.name: info.identity for info in self._engine.topics()}
+        return msgspec.structs.replace(receipt, token=token_of(receipt, self._identities[receipt.topic]))
 
     def _refuse(self, row: OutboxRow, error: SettledError, blocked: set[Key]) -> None:
         policy = self.policy
@@ -338,10 +354,3 @@ def _close(producer: Producer) -> None:
 
 def _key(message: Message) -> Any:
     return message.topic, message.key
-
-
-def _check(policy: RelayPolicy) -> None:
-    for name in ("rows", "bytes", "batch", "attempts", "first_s", "most_s", "lease_s", "poll_s", "rate"):
-        value = getattr(policy, name)
-        if value is not None and value <= 0:
-            raise ContractError(f"must be above 0, not {value}", field=f"relay.{name}", value=value, hint="raise it")
