@@ -32,25 +32,35 @@ class Capabilities(msgspec.Struct, frozen=True):
 
 
 class TopicSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic as the contract wants it. `retention_s` and `retention_bytes` none keep for ever (bytes: per topic)."""
+    """A topic as the contract wants it. `retention_s` and `retention_bytes` none keep for ever (bytes: per topic).
+
+    `replicas` and `min_isr` (how many of them must hold a record before it is accepted) none: the engine's own choice.
+    An engine with one copy of the log reads neither.
+    """
 
     name: str
     partitions: int = 1
     retention_s: float | None = None
     retention_bytes: int | None = None
     max_message_bytes: int | None = None  # none: the engine's own limit
+    replicas: int | None = None
+    min_isr: int | None = None
 
 
 class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """`begin` is the first offset still held, `end` the next to be given out; `records` and `bytes` are held now."""
+    """`begin` is the first offset still held, `end` the next to be given out; `records` and `bytes` are held now.
+
+    Sizes are none where the engine does not tell them. `exact` is false where `records` may count holes, too.
+    """
 
     partition: int
     begin: int
     end: int
     records: int
-    bytes: int  # expanded
-    stored_bytes: int  # as held, compressed
+    bytes: int | None  # expanded
+    stored_bytes: int | None  # as held, compressed
     oldest_us: int | None = None  # accepted time of the first record held
+    exact: bool = True
 
 
 class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,11 +70,13 @@ class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemberInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """`pid` and `lease_left_s` are none where the engine does not tell them."""
+
     member: str
     host: str
-    pid: int
+    pid: int | None
     partitions: list[Partition]
-    lease_left_s: float
+    lease_left_s: float | None
 
 
 class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -45,8 +45,10 @@ def age(seconds: float | None) -> str:
     return f"{seconds / 86_400:.1f} d"
 
 
-def size(count: float) -> str:
-    """Bytes: 512 B, 14.2 kB, 3.0 MB."""
+def size(count: float | None) -> str:
+    """Bytes: 512 B, 14.2 kB, 3.0 MB; empty for none."""
+    if count is None:
+        return ""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

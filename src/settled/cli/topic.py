@@ -201,7 +201,13 @@ def _summary(info: TopicInfo) -> dict[str, Any]:
         "topic": info.spec.name,
         "partitions": len(parts),
         "records": sum(part.records for part in parts),
-        "bytes": sum(part.bytes for part in parts),
-        "stored_bytes": sum(part.stored_bytes for part in parts),
+        "bytes": _sum(part.bytes for part in parts),
+        "stored_bytes": _sum(part.stored_bytes for part in parts),
         "oldest": at(min(oldest)) if oldest else None,
     }
+
+
+def _sum(sizes: Iterable[int | None]) -> int | None:
+    """The sum, none where the engine does not tell sizes."""
+    known = list(sizes)
+    return None if None in known else sum(size for size in known if size is not None)

@@ -1,7 +1,8 @@
 """How far a consumer is behind, partition by partition. The frontier is read before the end, so nothing is negative.
 
 Lag counts records that are held and not settled. Holes do not count: it is measured from the first record that is
-really there at or above the frontier.
+really there at or above the frontier. Where the engine cannot tell records from holes, up to COUNTED records are
+counted by reading them, and a longer lag is told as the offsets that it spans.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import msgspec
 from settled import clock
 from settled.engine import Engine, PartitionInfo, TopicInfo
 from settled.errors import SettledError
-from settled.record import RECORD_OVERHEAD
+from settled.record import RECORD_OVERHEAD, Record
 from settled.store import Position
+
+COUNTED = 200  # records at most that are read to count them
 
 
 class PartitionLag(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,7 +27,8 @@ class PartitionLag(msgspec.Struct, frozen=True, kw_only=True):
                cannot be read); ahead (the store is beyond the log's end) and other-log (its position is of another
                incarnation of the topic) mean that log and store do not belong together
     frontier   as the store says; none: never started
-    records    held and not settled; `bytes_about`: their expanded size, estimated from the partition's average
+    records    held and not settled; `bytes_about`: their expanded size, estimated from the partition's average, or
+               from the records that were read
     oldest_age_s   how long ago the oldest of them was accepted
     """
 
@@ -48,21 +52,21 @@ def lags(engine: Engine, info: TopicInfo, positions: Mapping[int, Position]) -> 
 def _lag(engine: Engine, info: TopicInfo, part: PartitionInfo, position: Position | None) -> PartitionLag:
     frontier = None if position is None else position.frontier
     start = part.begin if frontier is None else max(frontier, part.begin)
-    records, oldest_us, state = 0, None, "settled" if frontier is not None else "never-started"
+    state = "settled" if frontier is not None else "never-started"
+    records, next_ones = 0, list[Record]()
     if position is not None and position.identity != info.identity:
         state, records = "other-log", part.records
     elif frontier is not None and frontier > part.end:
         state = "ahead"
     elif part.records and start < part.end:
         try:
-            first = engine.read(info.spec.name, part.partition, start, records=1)
+            next_ones = _next(engine, info, part, start)
         except SettledError:
             records, state = min(part.end - start, part.records), "unreadable"
         else:
-            if first and first[0].offset < part.end:
-                records = min(part.end - first[0].offset, part.records)
-                oldest_us = first[0].accepted_us
-                state = state if frontier is None else "behind"
+            records = _count(part, next_ones)
+            state = "behind" if records and frontier is not None else state
+    oldest_us = next_ones[0].accepted_us if next_ones else None
     return PartitionLag(
         topic=info.spec.name,
         partition=part.partition,
@@ -71,13 +75,29 @@ def _lag(engine: Engine, info: TopicInfo, part: PartitionInfo, position: Positio
         begin=part.begin,
         end=part.end,
         records=records,
-        bytes_about=_bytes_about(part, records),
+        bytes_about=_bytes_about(part, records, next_ones),
         oldest_age_s=None if oldest_us is None else max(0.0, (clock.wall_us() - oldest_us) / 1e6),
         epoch=0 if position is None else position.epoch,
     )
 
 
-def _bytes_about(part: PartitionInfo, records: int) -> int:
+def _next(engine: Engine, info: TopicInfo, part: PartitionInfo, start: int) -> list[Record]:
+    """The first records that are not settled: one, or as many as are counted where the engine counts holes, too."""
+    found = engine.read(info.spec.name, part.partition, start, records=1 if part.exact else COUNTED)
+    return [record for record in found if record.offset < part.end]
+
+
+def _count(part: PartitionInfo, next_ones: list[Record]) -> int:
+    if not next_ones:
+        return 0
+    if not part.exact and len(next_ones) < COUNTED:
+        return len(next_ones)
+    return min(part.end - next_ones[0].offset, part.records)
+
+
+def _bytes_about(part: PartitionInfo, records: int, next_ones: list[Record]) -> int:
     if not records:
         return 0
+    if part.bytes is None:
+        return sum(record.size for record in next_ones) * records // len(next_ones) if next_ones else 0
     return max(records * RECORD_OVERHEAD, part.bytes * records // part.records)

@@ -21,9 +21,9 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     member: str
     host: str
-    pid: int
+    pid: int | None
     partitions: list[tuple[str, int]]
-    lease_left_s: float
+    lease_left_s: float | None
     idle: bool
 
 

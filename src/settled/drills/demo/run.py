@@ -98,7 +98,9 @@ def _have_work(app: App, workers: int) -> bool:
 def _owner(app: App) -> int:
     """The process that owns the most partitions."""
     members = [member for group in app.engine.groups(app.contract.delivery.group) for member in group.members]
-    return max(members, key=lambda member: len(member.partitions)).pid
+    pid = max(members, key=lambda member: len(member.partitions)).pid
+    assert pid is not None, "the embedded log names the processes of its members"
+    return pid
 
 
 @contextmanager

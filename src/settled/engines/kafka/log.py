@@ -1,10 +1,16 @@
-"""librdkafka's log lines, as lines of the logger `settled.kafka`, without secrets."""
+"""librdkafka's log lines, as lines of the logger `settled.kafka`, without secrets.
+
+While a broker is away the client says so several times a second: one line in QUIET_S seconds of each kind and broker is
+told at its level, the rest at DEBUG. No line is above WARNING: what failed in the end is raised.
+"""
 
 from __future__ import annotations
 
 import logging
+import time
 
 LOGGER = logging.getLogger("settled.kafka")
+QUIET_S = 30.0
 
 
 class Log:
@@ -12,6 +18,7 @@ class Log:
 
     def __init__(self, secrets: tuple[str, ...]) -> None:
         self._secrets = sorted(secrets, key=len, reverse=True)
+        self._told: dict[tuple[str, str], float] = {}
 
     def __repr__(self) -> str:
         return "Log()"
@@ -23,6 +30,18 @@ class Log:
         return text
 
     def log(self, level: int, form: str, *values: object) -> None:
-        """One line, as the client gives it: a form and what fills it."""
+        """One line as the client gives it: a form, and its values: kind, client, thread (the broker) with the text."""
+        level = min(level, logging.WARNING)
+        if level > logging.DEBUG and self._told_before(values):
+            level = logging.DEBUG
         if LOGGER.isEnabledFor(level):
             LOGGER.log(level, "%s", self.cleaned(form % values if values else form))
+
+    def _told_before(self, values: tuple[object, ...]) -> bool:
+        kind = str(values[0]) if values else ""
+        broker = str(values[-1]).partition("]")[0] if values else ""
+        now = time.monotonic()
+        if now - self._told.get((kind, broker), -QUIET_S) < QUIET_S:
+            return True
+        self._told[kind, broker] = now
+        return False

@@ -52,6 +52,7 @@ def require(database: Database, name: str, limit: int) -> Topic:
 def ensure(database: Database, spec: TopicSpec, limit: int) -> TopicInfo:
     """Durable when it returns. A spec that is in force already writes nothing."""
     _check(spec, limit)
+    spec = msgspec.structs.replace(spec, replicas=None, min_isr=None)  # there is one copy of the log
     with database.reading() as connection:
         found = _describe(connection, spec.name)
     if not found or found[0].spec != spec:

@@ -1,0 +1,319 @@
+"""Topics, groups and positions of a cluster: made, compared, described. Nothing here joins a group or commits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import confluent_kafka
+from confluent_kafka import IsolationLevel, TopicCollection, TopicPartition
+from confluent_kafka.admin import (
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ListOffsetsResultInfo,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+    TopicDescription,
+)
+
+from settled.engine import Durability, GroupInfo, PartitionInfo, TopicInfo, TopicSpec
+from settled.engines.kafka import faults, groups, topic_settings
+from settled.engines.kafka.calls import CALL_S, Cluster
+from settled.engines.kafka.config import Settings
+from settled.engines.kafka.reader import Reader
+from settled.engines.kafka.topic_settings import Difference, Found
+from settled.errors import ContractError, Unsupported
+from settled.record import checked_name
+
+INTERNAL = "__"  # what names of topics begin with that belong to the brokers
+NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # the topic id of brokers that have none
+
+
+class Admin:
+    """Any thread may call it. Every call is bounded by `call_s` seconds per step; then it raises Unavailable."""
+
+    def __init__(self, settings: Settings, *, call_s: float = CALL_S) -> None:
+        self.settings = settings
+        self.cluster = Cluster(settings, call_s=call_s)
+        self.reader = Reader(settings, call_s=call_s)
+
+    def connect(self) -> str:
+        """The cluster's id. Raises Unavailable naming the brokers asked, Unsupported for brokers that are too old."""
+        found = self.cluster.one(self.cluster.client.describe_cluster, "looking at the cluster")
+        return str(found.cluster_id)
+
+    def brokers(self) -> int:
+        """How many brokers run now."""
+        return len(self.cluster.one(self.cluster.client.describe_cluster, "looking at the cluster").nodes)
+
+    def ensure_topic(self, spec: TopicSpec) -> TopicInfo:
+        """As `Engine.ensure_topic`. All brokers know the topic when it returns."""
+        topic_settings.check(spec)
+        there = self._described([spec.name]).get(spec.name)
+        if there is None:
+            there = self._create(spec)
+        if len(there.partitions) != spec.partitions:
+            raise ContractError(
+                f"topic {spec.name!r} has {len(there.partitions)} partitions, not {spec.partitions}",
+                field="partitions",
+                value=spec.partitions,
+                hint="keep the number it has; growing a topic moves keys to other partitions and is a step of its own",
+            )
+        config = self._configs([spec.name])[spec.name]
+        changed = {name: value for name, value in topic_settings.adopted(spec).items() if config[name] != value}
+        if changed:
+            self._alter(spec.name, changed)
+            self.cluster.until(lambda: self._in_force(spec.name, changed), f"changing topic {spec.name!r}")
+        return self._infos([spec.name])[0]
+
+    def grow_topic(self, name: str, partitions: int) -> TopicInfo:
+        """Add partitions; durable when it returns. Keys may map to other partitions from now on."""
+        before = len(self.description(name).partitions)
+        if not before <= partitions <= topic_settings.MAX_PARTITIONS:
+            raise ContractError(
+                f"topic {name!r} has {before} partitions and cannot have {partitions}",
+                field="partitions",
+                value=partitions,
+                hint=f"a topic can only grow, up to {topic_settings.MAX_PARTITIONS} partitions",
+            )
+        if partitions > before:
+            what = f"growing topic {name!r}"
+            self._each(
+                self.cluster.all(self.cluster.client.create_partitions, [NewPartitions(name, partitions)], what),
+                what,
+                operation="Alter",
+            )
+            self._when_led(name, partitions)
+        return self._infos([name])[0]
+
+    def topics(self) -> list[TopicInfo]:
+        """All topics but the brokers' own."""
+        metadata = self._metadata()
+        return self._infos(sorted(name for name in metadata.topics if not name.startswith(INTERNAL)))
+
+    def topic(self, name: str) -> TopicInfo:
+        """One topic. Raises ContractError when there is none."""
+        self.description(name)
+        return self._infos([name])[0]
+
+    def found(self, name: str) -> Found:
+        """A topic's settings. Raises ContractError when there is none."""
+        return self._found(self.description(name), self._configs([name])[name])
+
+    def compare(self, spec: TopicSpec) -> list[Difference]:
+        """In what the topic is not as the spec wants it. Raises ContractError when there is none."""
+        return topic_settings.compare(spec, self.found(spec.name))
+
+    def require_durability(self, name: str, durability: Durability) -> None:
+        """Raises ContractError when the topic cannot keep the durability, see `topic_settings.require_durability`."""
+        topic_settings.require_durability(durability, self.found(name))
+
+    def groups(self, group: str | None = None) -> list[GroupInfo]:
+        """All groups of consumers, or the one named; those that nobody ever joined or committed for are not there."""
+        return groups.described(self.cluster, group)
+
+    def begins(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        """The first offset that each partition still holds."""
+        found = self._offsets([(topic, number) for number in partitions], OffsetSpec.earliest())
+        return {number: info.offset for (_, number), info in found.items()}
+
+    def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        """The next offset that each partition gives out to readers: what an open transaction holds back is not told."""
+        found = self._offsets([(topic, number) for number in partitions], OffsetSpec.latest())
+        return {number: info.offset for (_, number), info in found.items()}
+
+    def offset_at(self, topic: str, partition: int, us: int) -> int:
+        """As `Engine.offset_at`. Kafka's times are milliseconds."""
+        self.require_partition(topic, partition)
+        end = self.ends(topic, [partition])[partition]
+        place = (topic, partition)
+        found = self._offsets([place], OffsetSpec.for_timestamp(max(0, -(-us // 1000))))[place]
+        return min(found.offset, end) if found.offset >= 0 else end
+
+    def read(self, topic: str, partition: int, offset: int, *, records: int = 100) -> list[Any]:
+        """Up to `records` messages (of confluent_kafka) from `offset` on, without joining a group."""
+        self.require_partition(topic, partition)
+        begin = self.begins(topic, [partition])[partition]
+        end = self.ends(topic, [partition])[partition]
+        return self.reader.read(topic, partition, max(offset, begin), end, records)
+
+    def description(self, name: str) -> TopicDescription:
+        """What the cluster says of a topic. Raises ContractError when there is none."""
+        checked_name("topic", name)
+        found = self._described([name]).get(name)
+        if found is None:
+            raise ContractError(
+                f"there is no topic {name!r}", field="topic", value=name, hint="create it first, from a contract"
+            )
+        return found
+
+    def require_partition(self, topic: str, partition: int) -> None:
+        """Raises ContractError for a topic or a partition that is not there."""
+        count = len(self.description(topic).partitions)
+        if not 0 <= partition < count:
+            raise ContractError(
+                f"topic {topic!r} has no partition {partition}",
+                field="partition",
+                value=partition,
+                hint=f"it has 0 to {count - 1}",
+            )
+
+    def close(self) -> None:
+        """A second call does nothing."""
+        self.reader.close()
+
+    # Topics
+
+    def _create(self, spec: TopicSpec) -> TopicDescription:
+        replicas = topic_settings.replicas_of(spec, self.brokers())
+        topic = NewTopic(
+            spec.name,
+            num_partitions=spec.partitions,
+            replication_factor=replicas,
+            config=topic_settings.created_with(spec, replicas),
+        )
+        what = f"creating topic {spec.name!r}"
+        for error in self.cluster.all(self.cluster.client.create_topics, [topic], what).values():
+            if isinstance(error, confluent_kafka.KafkaException):
+                if error.args[0].code() == confluent_kafka.KafkaError.TOPIC_ALREADY_EXISTS:
+                    continue  # another process was first
+                raise self.cluster.fault(error, what, topic=spec.name, operation="Create")
+        return self._when_led(spec.name, 1)
+
+    def _when_led(self, name: str, partitions: int) -> TopicDescription:
+        """The topic, once each partition has a leader and so many are known."""
+
+        def look() -> TopicDescription | None:
+            there = self._described([name]).get(name)
+            led = there is not None and len(there.partitions) >= partitions and all(p.leader for p in there.partitions)
+            return there if led else None
+
+        return self.cluster.until(look, f"waiting for the leaders of topic {name!r}")
+
+    def _in_force(self, name: str, wanted: dict[str, str]) -> bool | None:
+        config = self._configs([name])[name]
+        return all(config[each] == value for each, value in wanted.items()) or None
+
+    def _alter(self, name: str, changed: dict[str, str]) -> None:
+        entries = [
+            ConfigEntry(each, value, incremental_operation=AlterConfigOpType.SET) for each, value in changed.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+        what = f"changing {', '.join(changed)} of topic {name!r}"
+        found = self.cluster.all(self.cluster.client.incremental_alter_configs, [resource], what)
+        self._each({each.name: value for each, value in found.items()}, what, operation="AlterConfigs")
+
+    def _metadata(self) -> Any:
+        try:
+            return self.cluster.client.list_topics(timeout=self.cluster.call_s)
+        except confluent_kafka.KafkaException as error:
+            raise self.cluster.fault(error, "listing topics") from error
+
+    def _described(self, names: list[str]) -> dict[str, TopicDescription]:
+        """The topics that are there, by name."""
+        if not names:
+            return {}
+        what = f"looking at topic {names[0]!r}" if len(names) == 1 else "looking at topics"
+        asked = self.cluster.all(self.cluster.client.describe_topics, TopicCollection(names), what)
+        found = {
+            name: value
+            for name, value in asked.items()
+            if not (isinstance(value, confluent_kafka.KafkaException) and faults.is_absent(value))
+        }
+        there: dict[str, TopicDescription] = self._each(found, what)
+        for name, description in there.items():
+            if str(description.topic_id) == NO_ID:
+                raise Unsupported(
+                    f"topic {name!r} has no id: these brokers are too old",
+                    field="engine",
+                    hint="settled needs brokers of Apache Kafka 2.8 or newer",
+                )
+        return there
+
+    def _configs(self, names: list[str]) -> dict[str, dict[str, str]]:
+        what = f"reading the settings of topic {names[0]!r}" if len(names) == 1 else "reading the settings of topics"
+        asked = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+        found = self.cluster.all(self.cluster.client.describe_configs, asked, what) if asked else {}
+        entries = self._each(
+            {resource.name: value for resource, value in found.items()}, what, operation="DescribeConfigs"
+        )
+        return {name: {key: entry.value for key, entry in config.items()} for name, config in entries.items()}
+
+    def _found(self, there: TopicDescription, config: dict[str, str]) -> Found:
+        replicas = min(len(part.replicas) for part in there.partitions)
+        return topic_settings.found(there.name, len(there.partitions), replicas, config)
+
+    # Positions
+
+    def _infos(self, names: list[str]) -> list[TopicInfo]:
+        described = self._described(names)
+        configs = self._configs(list(described))
+        places = [(name, part.id) for name, there in described.items() for part in there.partitions]
+        begins = self._offsets(places, OffsetSpec.earliest())  # before the ends: no difference is below zero
+        firsts = self._offsets(places, OffsetSpec.for_timestamp(0))
+        ends = self._offsets(places, OffsetSpec.latest())
+        return [
+            TopicInfo(
+                spec=self._found(there, configs[name]).spec,
+                identity=str(there.topic_id),
+                partitions=[
+                    _partition(part.id, *(found[name, part.id] for found in (begins, firsts, ends)))
+                    for part in sorted(there.partitions, key=lambda part: part.id)
+                ],
+            )
+            for name, there in sorted(described.items())
+        ]
+
+    def _offsets(self, places: list[tuple[str, int]], spec: OffsetSpec) -> dict[tuple[str, int], ListOffsetsResultInfo]:
+        """Positions of partitions. Tried again while brokers do not know a topic yet that was made just now."""
+        if not places:
+            return {}
+        what = f"reading positions of {places[0][0]!r}"
+        asked = {TopicPartition(name, number): spec for name, number in places}
+
+        def look() -> dict[tuple[str, int], ListOffsetsResultInfo] | None:
+            found = self.cluster.all(
+                self.cluster.client.list_offsets, asked, what, isolation_level=IsolationLevel.READ_COMMITTED
+            )
+            named = {(place.topic, place.partition): value for place, value in found.items()}
+            if any(isinstance(each, confluent_kafka.KafkaException) and _passing(each) for each in named.values()):
+                return None
+            return self._each(named, what)
+
+        return self.cluster.until(look, what)
+
+    def _each(self, found: dict[Any, Any], what: str, *, operation: str = "Describe") -> dict[Any, Any]:
+        """The same without errors; raises the first of them, translated."""
+        for key, value in found.items():
+            if isinstance(value, confluent_kafka.KafkaException):
+                topic = key[0] if isinstance(key, tuple) else str(key)
+                raise self.cluster.fault(value, what, topic=topic, operation=operation) from value
+        return found
+
+
+def _passing(error: confluent_kafka.KafkaException) -> bool:
+    """Whether it passes by itself within a moment: a topic or leader that this broker does not know yet."""
+    return faults.is_absent(error) or error.args[0].code() in {
+        confluent_kafka.KafkaError.LEADER_NOT_AVAILABLE,
+        confluent_kafka.KafkaError.NOT_LEADER_FOR_PARTITION,
+    }
+
+
+def _partition(
+    number: int, begin: ListOffsetsResultInfo, first: ListOffsetsResultInfo, end: ListOffsetsResultInfo
+) -> PartitionInfo:
+    """Kafka tells no sizes, and does not tell records from the holes between them."""
+    last = max(begin.offset, end.offset)
+    return PartitionInfo(
+        partition=number,
+        begin=begin.offset,
+        end=last,
+        records=last - begin.offset,
+        bytes=None,
+        stored_bytes=None,
+        oldest_us=first.timestamp * 1000 if 0 <= first.offset < last and first.timestamp >= 0 else None,
+        exact=False,
+    )

@@ -1,0 +1,206 @@
+"""A topic's settings in settled's words and in Kafka's, and what is between them. No I/O.
+
+retention_s         retention.ms; none is -1
+retention_bytes     retention.bytes, which Kafka counts per partition: the topic's bytes over its partitions, rounded up
+max_message_bytes   max.message.bytes, which Kafka counts per batch with its frame and settled's headers: ROOM more
+replicas            the replication factor; none: 3, or as many as there are brokers
+min_isr             min.insync.replicas; none: 2, or as many as there are replicas
+Accepted times are the brokers' (message.timestamp.type=LogAppendTime), so retention is judged by their clocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from settled.engine import Durability, TopicSpec
+from settled.errors import ContractError
+from settled.record import checked_name
+
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+MAX_PARTITIONS = 10_000
+REPLICAS, MIN_ISR = 3, 2
+ROOM = 16 * 1024  # bytes of a batch that are not counted by Message.size: its frame, and settled's own headers
+NAMES = (
+    "retention.ms",
+    "retention.bytes",
+    "max.message.bytes",
+    "min.insync.replicas",
+    "message.timestamp.type",
+    "cleanup.policy",
+    "unclean.leader.election.enable",
+    "flush.messages",
+)
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic as the cluster has it: `spec` in settled's words, the rest as it matters for promises.
+
+    replicas            the fewest that any partition has
+    synced              each record is synced to disk before it is acknowledged (flush.messages=1)
+    unclean             a replica that is behind may become the leader: acknowledged records may be lost
+    compacted           records are removed when a later one of their key is there
+    brokers_time        accepted times are the brokers'
+    """
+
+    spec: TopicSpec
+    replicas: int
+    min_isr: int
+    synced: bool
+    unclean: bool
+    compacted: bool
+    brokers_time: bool
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing in which a topic is not what the contract wants. `remedy` says how to bring them together."""
+
+    field: str
+    wanted: str
+    found: str
+    remedy: str
+
+
+def check(spec: TopicSpec) -> None:
+    """Raises ContractError for a topic that cannot be."""
+    checked_name("topic", spec.name)
+    limit, replicas, min_isr = spec.max_message_bytes, spec.replicas, spec.min_isr
+    for field, value, good, wanted in (
+        ("partitions", spec.partitions, 1 <= spec.partitions <= MAX_PARTITIONS, f"from 1 to {MAX_PARTITIONS}"),
+        ("retention_s", spec.retention_s, spec.retention_s is None or spec.retention_s > 0, "above 0, or none"),
+        ("retention_bytes", spec.retention_bytes, (spec.retention_bytes or 1) > 0, "above 0, or none"),
+        (
+            "max_message_bytes",
+            limit,
+            0 < (MAX_MESSAGE_BYTES if limit is None else limit) <= MAX_MESSAGE_BYTES,
+            f"from 1 to {MAX_MESSAGE_BYTES}, the engine's own limit",
+        ),
+        ("replicas", replicas, (1 if replicas is None else replicas) > 0, "1 or more"),
+        ("min_isr", min_isr, 0 < (min_isr or 1) <= (replicas or 32_767), "from 1 to the number of replicas"),
+    ):
+        if not good:
+            raise ContractError(
+                f"topic {spec.name!r}: {field} is {value}", field=field, value=value, hint=f"give {wanted}"
+            )
+
+
+def replicas_of(spec: TopicSpec, brokers: int) -> int:
+    """How many replicas a new topic gets in a cluster of so many brokers."""
+    return spec.replicas if spec.replicas is not None else min(REPLICAS, max(1, brokers))
+
+
+def created_with(spec: TopicSpec, replicas: int) -> dict[str, str]:
+    """The settings of a new topic."""
+    min_isr = spec.min_isr if spec.min_isr is not None else min(MIN_ISR, replicas)
+    return {**adopted(spec), "min.insync.replicas": str(min_isr), "message.timestamp.type": "LogAppendTime"}
+
+
+def adopted(spec: TopicSpec) -> dict[str, str]:
+    """The settings that an existing topic takes on from a spec. What the spec leaves open is left as it is."""
+    taken = {
+        "retention.ms": "-1" if spec.retention_s is None else str(max(1, round(spec.retention_s * 1000))),
+        "retention.bytes": "-1" if spec.retention_bytes is None else str(-(-spec.retention_bytes // spec.partitions)),
+    }
+    if spec.max_message_bytes is not None:
+        taken["max.message.bytes"] = str(spec.max_message_bytes + ROOM)
+    if spec.min_isr is not None:
+        taken["min.insync.replicas"] = str(spec.min_isr)
+    return taken
+
+
+def found(name: str, partitions: int, replicas: int, config: Mapping[str, str]) -> Found:
+    """From what the cluster says. `replicas`: the fewest of any partition."""
+    age, most = int(config["retention.ms"]), int(config["retention.bytes"])
+    min_isr = int(config["min.insync.replicas"])
+    return Found(
+        spec=TopicSpec(
+            name=name,
+            partitions=partitions,
+            retention_s=None if age < 0 else age / 1000,
+            retention_bytes=None if most < 0 else most * partitions,
+            max_message_bytes=max(1, int(config["max.message.bytes"]) - ROOM),
+            replicas=replicas,
+            min_isr=min_isr,
+        ),
+        replicas=replicas,
+        min_isr=min_isr,
+        synced=config["flush.messages"] == "1",
+        unclean=config["unclean.leader.election.enable"] == "true",
+        compacted="compact" in config["cleanup.policy"],
+        brokers_time=config["message.timestamp.type"] == "LogAppendTime",
+    )
+
+
+def compare(spec: TopicSpec, there: Found) -> list[Difference]:
+    """In what the topic is not as the spec wants it; empty: in nothing."""
+    has, name = there.spec, spec.name
+    told: list[tuple[str, object, object, str]] = []
+    if spec.partitions != has.partitions:
+        told.append(("partitions", spec.partitions, has.partitions, _partitions_remedy(spec, has)))
+    alter = "publish or run with the contract, which sets it"
+    wanted_bytes = adopted(spec)["retention.bytes"]
+    held_bytes = adopted(has)["retention.bytes"]
+    if adopted(spec)["retention.ms"] != adopted(has)["retention.ms"]:
+        told.append(("retention.age", _or_ever(spec.retention_s, " s"), _or_ever(has.retention_s, " s"), alter))
+    if wanted_bytes != held_bytes and spec.partitions == has.partitions:
+        told.append(("retention.bytes", _or_ever(spec.retention_bytes), _or_ever(has.retention_bytes), alter))
+    if spec.max_message_bytes not in (None, has.max_message_bytes):
+        told.append(("transport.record_limit", spec.max_message_bytes, has.max_message_bytes, alter))
+    wanted_replicas = spec.replicas
+    if wanted_replicas not in (None, there.replicas):
+        told.append(("transport.replicas", wanted_replicas, there.replicas, "kafka-reassign-partitions moves replicas"))
+    if spec.min_isr not in (None, there.min_isr):
+        told.append(("transport.min_isr", spec.min_isr, there.min_isr, alter))
+    if not there.brokers_time:
+        remedy = f"kafka-configs --alter --topic {name} --add-config message.timestamp.type=LogAppendTime"
+        told.append(("accepted time", "the brokers'", "the producers'", remedy))
+    return [Difference(field=f, wanted=str(w), found=str(h), remedy=r) for f, w, h, r in told]
+
+
+def require_durability(durability: Durability, there: Found) -> None:
+    """Raises ContractError when the topic cannot keep the durability point that the contract declares.
+
+    memory      the replicas in sync hold the record in memory: any topic
+    local       it outlives a power cut of one machine: two replicas hold it, or it is synced before the answer
+    committed   a quorum holds it: at least two replicas, of which at least two must have it
+    """
+    name = there.spec.name
+    if there.min_isr > there.replicas:
+        raise _contradiction(
+            durability,
+            f"topic {name!r} has {there.replicas} replicas and min.insync.replicas={there.min_isr}: it accepts nothing",
+            "lower min.insync.replicas, or add replicas",
+        )
+    replicated = there.replicas >= 2 and there.min_isr >= 2
+    if durability == "memory" or (durability == "local" and there.synced and not there.unclean):
+        return
+    if not replicated:
+        raise _contradiction(
+            durability,
+            f"durability is {durability}, and topic {name!r} has {there.replicas} replicas of which {there.min_isr} "
+            "must hold a record: the loss of one broker may take accepted records",
+            "give it replicas: 3 and min_isr: 2; with a single broker for development declare producer.durability: "
+            "memory" + ("" if durability == "committed" else ", or set flush.messages=1 on the topic"),
+        )
+    if there.unclean:
+        raise _contradiction(
+            durability,
+            f"durability is {durability}, and topic {name!r} has unclean.leader.election.enable=true: a replica that "
+            "is behind may become the leader, and accepted records are lost",
+            f"kafka-configs --alter --topic {name} --add-config unclean.leader.election.enable=false",
+        )
+
+
+def _contradiction(durability: Durability, message: str, hint: str) -> ContractError:
+    return ContractError(message, field="producer.durability", value=durability, hint=hint)
+
+
+def _partitions_remedy(spec: TopicSpec, has: TopicSpec) -> str:
+    if spec.partitions > has.partitions:
+        return f"settled topic grow {spec.name} --partitions {spec.partitions} --review tells what it does to order"
+    return f"set transport.partitions: {has.partitions} in the contract; a topic cannot shrink"
+
+
+def _or_ever(value: float | None, unit: str = " bytes") -> str:
+    return "no bound" if value is None else f"{value:g}{unit}" if isinstance(value, float) else f"{value}{unit}"
