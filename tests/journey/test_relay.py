@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from relay_bench import RelayBench, all_records, in_order, message
 
-from settled import App, outbox
+from settled import App, outbox, windows
 from settled.engines.sqlite import SqliteEngine
 from settled.errors import ContractError
 from settled.events import Events, RelayStateChanged, RowRefused
@@ -214,15 +214,39 @@ def test_a_relay_that_lost_its_buckets_publishes_no_more_of_what_it_read(
 ) -> None:
     bench.topic()
     bench.put(message("e-0"), message("e-1"))
-    table = "settled_outbox_bucket" if bench.store.name == "sqlite" else "settled.outbox_bucket"
     with bench.relaying(rate=0.05, lease_s=0.4):
         until(lambda: bench.ids() == ["e-0"] and len(bench.store.outbox.rows()) == 1)
-        bench.store.outbox.hold("another", lease_s=60)
-        with bench.kind.transaction(bench.store_url) as connection:
-            connection.execute(f"UPDATE {table} SET owner = 'another', epoch = epoch + 1")
+        another_takes_all(bench)
         until(lambda: "others took 16 of its buckets" in caplog.text)
     assert bench.ids() == ["e-0"]
     assert [row.message.id for row in bench.store.outbox.rows()] == ["e-1"]
+
+
+def test_a_relay_that_lost_its_buckets_before_it_published_anything_goes_on(bench: RelayBench) -> None:
+    bench.topic()
+    bench.put(message("e-0"), message("e-1"))
+    relay = bench.relay(rows=2, batch=1, lease_s=0.001)
+
+    def taken(window: str) -> None:
+        if window == "relay-read":
+            another_takes_all(bench)
+        elif window == "relay-sent":
+            relay.stop()
+
+    windows.install(taken)
+    try:
+        relay.run()
+    finally:
+        windows.install(None)
+    assert bench.ids() == []
+    assert len(bench.store.outbox.rows()) == 2
+
+
+def another_takes_all(bench: RelayBench) -> None:
+    bench.store.outbox.hold("another", lease_s=60)
+    table = "settled_outbox_bucket" if bench.store.name == "sqlite" else "settled.outbox_bucket"
+    with bench.kind.transaction(bench.store_url) as connection:
+        connection.execute(f"UPDATE {table} SET owner = 'another', epoch = epoch + 1")
 
 
 def test_a_pace_is_even() -> None:

@@ -30,6 +30,7 @@ from settled.drills.world import QUICK, World
 
 NAMED_COUNTS = {"stall": 200, "rolling-deploy": 60, "poison-burst": 40, "hot-key": 60, "slow-store": 40}
 NAMED_COUNTS |= {"store-restart": 40, "clock-jump": 60, "disk-full": 40}
+NAMED_COUNTS |= {"relay": 300, "external-call": 300}
 DEATHS = 2000  # over all windows, for each store
 SERVER_COUNTS = {"backends": 500, "restarts": 20, "cuts": 200}
 SMALL = 20  # a run without --full does a twentieth

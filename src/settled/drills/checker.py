@@ -235,6 +235,26 @@ def _quarantine(facts: Facts) -> Iterator[Violation]:
             yield Violation("I10", "entry-doubled", f"{id} has {count} quarantine entries", id)
 
 
+def _calls(facts: Facts) -> Iterator[Violation]:
+    """I2: calls outside for one record have one key, and all of its runs go by one answer, which the receiver gave."""
+    keys: dict[str, set[str]] = defaultdict(set)
+    answers: dict[str, set[str]] = defaultdict(set)
+    told: dict[str, set[str]] = defaultdict(set)
+    for event in facts.events["call"]:
+        keys[event.id].add(event.note)
+        answers[event.id].add(event.outcome)
+    for event in facts.events["outcome"]:
+        told[event.id].add(event.outcome)
+    for id, found in keys.items():
+        if len(found) > 1:
+            yield Violation("I2", "rekeyed", f"{id} was called for under {len(found)} keys", id)
+    for id, found in told.items():
+        if len(found) > 1:
+            yield Violation("I2", "outcome-changed", f"runs of {id} went by {len(found)} answers", id)
+        if not found <= answers[id]:
+            yield Violation("I2", "uncalled", f"a run of {id} went by an answer that the receiver never gave", id)
+
+
 def _stuck(facts: Facts) -> Iterator[Violation]:
     """I12: after the last fault all ends in time."""
     for event in facts.events["drained"]:
@@ -287,6 +307,7 @@ RULES: tuple[Callable[[Facts], Iterator[Violation]], ...] = (
     _phantoms,
     _altered,
     _quarantine,
+    _calls,
     _stuck,
     _bounds,
 )

@@ -26,6 +26,8 @@ class Event(msgspec.Struct, omit_defaults=True, kw_only=True):
     effect       a row of the side table: as deliver, and `n`, its place in the order of insertion
     ended        what the inbox (or the quarantine) says at the end: id, outcome
     entry        a quarantine entry at the end: id, outcome is its state, note says why it is there
+    call         a call outside, as its receiver saw it: id, note is the key, outcome the answer
+    outcome      the answer that a run of a handler went by: id, outcome
     settled      a group's endings became durable: counts
     owner        a partition changed hands here: partition, epoch, outcome is the change
     frontier     as seen in the store: partition, offset, epoch; `missing`: offsets below it that have no ending

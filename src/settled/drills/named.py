@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from settled import sqlite
 from settled.drills.history import Event
 from settled.drills.order import Death
+from settled.drills.outside import external_call, relay
 from settled.drills.proxy import PostgresProxy
 from settled.drills.rounds import TICK_S, Round
 from settled.drills.world import World
@@ -238,4 +239,6 @@ NAMED: dict[str, NamedDrill] = {
     "hot-key": hot_key,
     "clock-jump": clock_jump,
     "disk-full": disk_full,
+    "relay": relay,
+    "external-call": external_call,
 }

@@ -23,7 +23,7 @@ from settled.app import App, stops_on_signals
 from settled.delivery import upkeep
 from settled.delivery import worker as delivery_worker
 from settled.delivery.binding import Binding
-from settled.drills import apps, history
+from settled.drills import apps, history, receiver
 from settled.drills.history import Event, Writer
 from settled.drills.order import Death, Order
 from settled.errors import Reject, SettledError, Unavailable
@@ -174,6 +174,7 @@ def work(order: Order) -> None:
     if order.clock_s:
         _jump(order.clock_s)
     writer = Writer(Path(order.folder), "work")
+    receiver.opens(Path(order.folder))
     if order.death is not None:
         windows.install(Deathly(order.death, writer))
     traced = order.death is not None and order.death.window == "handler"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from settled.app import App
 from settled.calls import external
+from settled.drills import receiver
 from settled.record import Record
 from settled.store import Tx
 
@@ -21,5 +22,5 @@ def reserve(tx: Tx, record: Record) -> None:
     key = None if record.key is None else record.key.decode()
     place = "(?, ?, ?)" if app.store.name == "sqlite" else "(%s, %s, %s)"
     tx.execute(f"INSERT INTO reservation VALUES {place}", (record.id, key, record.offset))
-    if record.offset % 16 == 0:
-        external(tx, "notify", lambda key: {"sent": key})
+    if record.offset % 8 == 0:
+        receiver.told(record.id, external(tx, "notify", lambda key: receiver.called(record.id, key)))

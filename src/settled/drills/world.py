@@ -123,8 +123,7 @@ class World:
         """Put messages into the outbox, in one transaction of the effect database: from its commit on they count as
         published."""
         for message in messages:
-            self.sent[message.id] = message
-            self.writer.write(self._outboxed("invoke", message))
+            self.tell_outboxed("invoke", message)
         if self.store_url.startswith("sqlite:"):
             connection = sqlite.open_connection(sqlite.path_of(self.store_url)[0])
             connection.execute("BEGIN IMMEDIATE")
@@ -139,11 +138,20 @@ class World:
                 for message in messages:
                     add(postgres, message)
         for message in messages:
-            self.writer.write(self._outboxed("ok", message))
+            self.tell_outboxed("ok", message)
 
-    def _outboxed(self, step: str, message: Message) -> Event:
-        digest = history.digest_of(message)
-        return Event(what="publish", step=step, id=message.id, key=history.shown_key(message.key), digest=digest)
+    def tell_outboxed(self, step: str, message: Message) -> None:
+        """Write down that a message is about to be added to the outbox (invoke), or that it is committed (ok)."""
+        self.sent[message.id] = message
+        key, digest = history.shown_key(message.key), history.digest_of(message)
+        self.writer.write(Event(what="publish", step=step, id=message.id, key=key, digest=digest))
+
+    def empty_outbox(self) -> None:
+        """A last relay publishes what is left, and nothing dies any more."""
+        last = self.start("relay", drained=True)
+        if not self.crew.wait_ended(last, self.lease_s + self.settle_s):
+            self.tell_drained(False, "the outbox was not empty in time after the last fault")
+            self.stop([last])
 
     def _accepted(self, pid: int) -> set[str]:
         found: set[str] = set()

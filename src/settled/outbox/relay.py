@@ -150,7 +150,7 @@ class Relay:
                 break
             self._publish(batch, blocked)
         windows.reach("relay-sent")
-        if policy.rate is None and 2 * len(rows) > policy.rows and not self._unwritten:
+        if policy.rate is None and 2 * len(self._unmarked) > policy.rows and not self._unwritten:
             self._remove_beside()
         else:
             self._write_down()
