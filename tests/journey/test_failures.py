@@ -13,7 +13,7 @@ import pytest
 from shop import Shop, heard, insert, wait_settled, working
 
 from settled.app import App
-from settled.errors import Reject, Retry
+from settled.errors import Reject, Retry, SettledError
 from settled.outcome import FailureClass, Outcome
 from settled.record import Message, Record
 from settled.store import QuarantineEntry, Selection, Tx
@@ -252,6 +252,30 @@ def test_a_spent_eviction_budget_drains_nothing_and_says_why(shop: Shop) -> None
         assert shop.tally(app) == {Outcome.QUARANTINED: 2}
         mended.set()
         wait_settled(shop, app, 20)
+    assert shop.tally(app) == {Outcome.QUARANTINED: 2, Outcome.APPLIED: 18}
+
+
+def test_a_drain_gives_up_when_the_eviction_budget_is_spent_and_nothing_succeeds(shop: Shop) -> None:
+    def handler(tx: Tx, record: Record) -> None:
+        if not mended.is_set():
+            raise ValueError("a bad deployment")
+        insert(tx, record)
+
+    mended = threading.Event()
+    strict = {
+        "attempts": {"defect": 1},
+        "backoff": {"first": "10ms", "most": "300ms"},
+        "eviction": {"burst": 2, "per_successes": 1000},
+    }
+    app = shop.app(handler, poison=strict)
+    for number in range(20):
+        app.publish(b"x", key=f"k{number}", id=f"e{number}")
+    with pytest.raises(SettledError, match="gives up.*eviction budget") as given_up:
+        app.drain()
+    assert given_up.value.exit_code == 1
+    assert shop.tally(app) == {Outcome.QUARANTINED: 2}
+    mended.set()
+    shop.app(handler, poison=strict).drain()
     assert shop.tally(app) == {Outcome.QUARANTINED: 2, Outcome.APPLIED: 18}
 
 

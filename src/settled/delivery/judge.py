@@ -24,6 +24,7 @@ class Judge:
         self._budget = EvictionBudget(policy.eviction_burst, policy.eviction_per_successes)
         self._chance = random.Random()
         self._refused = 0  # evictions refused since the last that was granted
+        self._fruitless = 0.0  # monotonic: since when evictions are refused and nothing succeeds; 0 while neither
 
     @property
     def starved(self) -> str:
@@ -36,8 +37,16 @@ class Judge:
             "retried instead of going to quarantine; mend the handler or what it depends on"
         )
 
+    @property
+    def hopeless(self) -> str:
+        """The same once nothing succeeded for as long as the slowest retry waits; before, empty."""
+        waited = self._fruitless and time.monotonic() - self._fruitless >= self._policy.most_s
+        return self.starved if waited else ""
+
     def succeeded(self, records: int) -> None:
         self._budget.earn(records)
+        if records:
+            self._fruitless = 0.0
 
     def failed(self, found: Assignment, record: Record, failure: Failure) -> None:
         """Hold the record for its next run, or send it to quarantine."""
@@ -71,8 +80,9 @@ class Judge:
     def _evict(self, found: Assignment, record: Record, attempts: Attempts) -> bool:
         if not self._budget.spend():
             self._refused += 1
+            self._fruitless = self._fruitless or time.monotonic()
             return False
-        self._refused = 0
+        self._refused, self._fruitless = 0, 0.0
         found.held.pop(record.offset, None)
         found.lanes.hold(record.key)  # until the quarantine is durable
         found.endings.append(Ending(record, Outcome.QUARANTINED, attempts.last, attempts))

@@ -28,7 +28,7 @@ from settled.delivery.subscription import Subscription
 from settled.delivery.telling import Telling
 from settled.delivery.upkeep import Upkeep
 from settled.engine import Assigned, Consumer, Delivery, Engine, Fetched, Lost, Revoking, Stopped
-from settled.errors import Fenced, HistoryLost, Unavailable
+from settled.errors import Fenced, HistoryLost, SettledError, Unavailable
 from settled.events import Events, GapFound
 from settled.store import Store
 
@@ -91,24 +91,28 @@ class Worker:
         """Work until `stop`, or until `drained` says that nothing is left (asked when there is nothing to do).
 
         Raises HistoryLost when log and store do not belong together any more; Damaged when a partition cannot be read
-        and a drain cannot end for it. Outages of engine or store are waited out, not raised, once the member joined.
+        and a drain cannot end for it; SettledError when a drain gives up since the eviction budget is spent and nothing
+        succeeds. Outages of engine or store are waited out, not raised, once the member joined.
         """
-        unreadable: list[Exception] = []
+        faults: list[Exception] = []
         try:
             self._start()
             while not self._stopping.is_set():
                 self._turn()
                 if drained is not None and self._is_quiet():
-                    unreadable = self._unreadable()
-                    if unreadable or self._asked(drained):
+                    faults = self._unreadable()
+                    if faults or self._asked(drained):
                         break
+                if drained is not None and self._judge.hopeless:
+                    faults = [_given_up(self._judge.hopeless)]
+                    break
             self._end()
         finally:
             self._leave()
         if self._crash is not None:
             raise self._crash
-        if unreadable:
-            raise unreadable[0]
+        if faults:
+            raise faults[0]
 
     def _start(self) -> None:
         subscription, store = self._subscription, self._store
@@ -383,6 +387,10 @@ class Worker:
         if self._consumer is not None:
             self._telling.tell("stopped")
             self._consumer.close()
+
+
+def _given_up(why: str) -> SettledError:
+    return SettledError(f"the drain gives up: {why}", hint="nothing is lost: mend it and run the drain again")
 
 
 def _gap(place: tuple[str, int], first: int, next_offset: int) -> HistoryLost:
