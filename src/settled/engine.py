@@ -64,9 +64,12 @@ class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """`spec` is the topic as it is. `notes` say in words what of it weakens a promise and is no part of a spec."""
+
     spec: TopicSpec
     identity: str  # names this incarnation of the topic; another after it was deleted and made anew
     partitions: list[PartitionInfo]
+    notes: tuple[str, ...] = ()
 
 
 class MemberInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -288,6 +291,15 @@ class ConsumerGroup(msgspec.Struct, frozen=True, kw_only=True):
     member: str | None = None  # a name for people; ownership never rests on it
 
 
+class Examined(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing looked at, for people. `remedy` is set when something is to be done."""
+
+    name: str
+    state: Literal["ok", "note", "bad"]
+    told: str
+    remedy: str = ""
+
+
 class Engine(Protocol):
     """A log engine. Any thread may call it."""
 
@@ -298,6 +310,12 @@ class Engine(Protocol):
     def ensure_topic(self, spec: TopicSpec) -> TopicInfo:
         """Create the topic unless it exists; durable when it returns. An existing topic takes on the spec's retention
         and limit. Raises ContractError when it exists with another number of partitions."""
+        ...
+
+    def grow_topic(self, name: str, partitions: int) -> TopicInfo:
+        """Add partitions to a topic; durable when it returns. Groups take them up from offset 0. Keys may map to other
+        partitions from now on, so the order of a key's records across the change is not kept. Raises ContractError
+        for fewer partitions than there are, Unsupported where topics do not grow."""
         ...
 
     def topics(self) -> list[TopicInfo]:
@@ -327,6 +345,10 @@ class Engine(Protocol):
     def maintain(self, *, force: bool = False) -> dict[str, int]:
         """Apply retention once; returns records removed per topic. Never passes the committed frontier of a group
         that is active (has members, or had within the topic's retention) unless `force`."""
+        ...
+
+    def examine(self, spec: TopicSpec | None = None, durability: Durability = "memory") -> list[Examined]:
+        """What can be seen of the log's health, and whether the topic can keep the durability. Changes nothing."""
         ...
 
     def close(self) -> None:

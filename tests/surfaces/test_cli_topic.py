@@ -12,6 +12,7 @@ import pytest
 from cli_runs import environment, orders, settled, started
 
 from settled import App
+from settled.partition import partition_of
 
 KEY, BYTES, ESCAPE = b"\x83\x00\xff", bytes(range(256)), b"\x1b[2J"
 
@@ -48,12 +49,50 @@ def test_describe_and_grow(odd: Path) -> None:
     described = settled(odd, "topic", "describe", "t4").json
     assert (described["partitions"], described["records"]) == (2, 3)
     assert sum(part["end"] for part in described["positions"]) == 3
-    settled(odd, "topic", "grow", "t4", "--partitions", 4, code=3)
+    settled(odd, "topic", "grow", "t4", "--partitions", 4, "--review", code=3)  # nobody there to confirm it
     settled(odd, "topic", "grow", "t4", "--partitions", 4, "--dry-run")
     assert settled(odd, "topic", "describe", "t4").json["partitions"] == 2
-    settled(odd, "topic", "grow", "t4", "--partitions", 4, "--yes")
+    assert settled(odd, "topic", "grow", "t4", "--partitions", 4, "--review", "--yes").json["grown"] is True
     assert settled(odd, "topic", "describe", "t4").json["partitions"] == 4
     settled(odd, "topic", "grow", "t4", "--partitions", 3, "--yes", code=2)
+
+
+def test_a_topic_with_keys_grows_only_after_its_review(tmp_path: Path) -> None:
+    """B035: keys would move, and with them the order of their records."""
+    url = f"sqlite:///{tmp_path}/settled-log.db"
+    with App(topic="t4", transport={"partitions": 2}, engine=url, store=f"sqlite:///{tmp_path}/e.db") as app:
+        for number in range(100):
+            app.publish(b"v", key=f"key-{number}", id=f"e{number}")
+    refused = settled(tmp_path, "topic", "grow", "t4", "--partitions", 4, "--yes", code=3)
+    moving = sum(partition_of(b"key-%d" % n, 2) != partition_of(b"key-%d" % n, 4) for n in range(100))
+    assert 0 < moving < 100
+    assert f"{moving}% of 100 recent ones would move" in refused.err
+    assert settled(tmp_path, "topic", "describe", "t4").json["partitions"] == 2
+    looked = settled(tmp_path, "topic", "grow", "t4", "--partitions", 4, "--review", "--dry-run")
+    found = looked.json["review"]
+    assert (found["records"], found["keyed"], found["keys"], found["moving"]) == (100, 100, 100, moving)
+    assert "drain" in looked.err
+    settled(tmp_path, "topic", "grow", "t4", "--partitions", 4, "--review", "--yes")
+    assert settled(tmp_path, "topic", "describe", "t4").json["partitions"] == 4
+
+
+def test_a_topic_without_keys_grows_without_a_review(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/settled-log.db"
+    with App(topic="t4", transport={"partitions": 2}, engine=url, store=f"sqlite:///{tmp_path}/e.db") as app:
+        app.publish(b"v", key=None, id="one")
+    settled(tmp_path, "topic", "grow", "t4", "--partitions", 4, "--yes")
+    assert settled(tmp_path, "topic", "describe", "t4").json["partitions"] == 4
+
+
+def test_a_topic_is_compared_with_its_contract(odd: Path) -> None:
+    (odd / "same.yaml").write_text("name: t4\ntransport: {partitions: 2}\n")
+    (odd / "other.yaml").write_text("name: t4\ntransport: {partitions: 6, record_limit: 1kB}\nretention: {age: 1h}\n")
+    assert settled(odd, "topic", "describe", "t4", "--contract", "same.yaml").json["differences"] == []
+    found = settled(odd, "topic", "describe", "t4", "--contract", "other.yaml", code=1).json["differences"]
+    assert {each["field"] for each in found} == {"transport.partitions", "transport.record_limit", "retention.age"}
+    assert next(each for each in found if each["field"] == "transport.partitions")["found"] == "2"
+    told = settled(odd, "doctor", "--contract", "other.yaml", code=1).json["checks"]
+    assert [each["state"] for each in told if each["name"] == "topic t4"] == ["bad", "bad", "bad"]
 
 
 def test_from_a_time_and_from_an_offset(odd: Path) -> None:

@@ -155,6 +155,21 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
         {"producer": {"durability": "memory"}, "delivery": {"mode": "at-most-once"}},
         ["memory", "effectively-once"],
     ),
+    "replicas-below-durability": (
+        {"producer": {"durability": "committed"}, "transport": {"replicas": 3, "min_isr": 1}},
+        {"producer": {"durability": "local"}, "transport": {"replicas": 1, "min_isr": 1}},
+        ["committed", "min_isr is 1"],
+    ),
+    "min-isr-above-replicas": (
+        {"transport": {"replicas": 2, "min_isr": 3}},
+        {"transport": {"replicas": 3, "min_isr": 2}},
+        ["3", "2"],
+    ),
+    "min-isr-equals-replicas": (
+        {"transport": {"replicas": 3, "min_isr": 3}},
+        {"transport": {"replicas": 1, "min_isr": 1}},
+        ["both 3"],
+    ),
     "form-not-kept": ({"transport": {"form": "queue"}}, {"transport": {"form": "log"}}, ["queue", "log"]),
     "batch-above-record-limit": (
         {"producer": {"batch": {"bytes": 1_000_001}}},

@@ -12,6 +12,7 @@ from settled.cli.output import emit, grid
 
 if TYPE_CHECKING:
     from settled.cli.opening import Address
+    from settled.contract.model import Contract
     from settled.operations.doctor import Check
 
 
@@ -26,7 +27,8 @@ def doctor(
 
     stated = source(contract) if contract is not None else None
     app = stated.app if stated else None
-    checks = list(_checks(engine_address(engine, app), store_address(store, app)))
+    said = stated.contract if stated else None
+    checks = list(_checks(engine_address(engine, app), store_address(store, app), said))
 
     def draw() -> Iterator[Any]:
         yield grid(("what", "state", "found", "what to do"), [(c.name, c.state, c.told, c.remedy) for c in checks])
@@ -39,7 +41,7 @@ def doctor(
         raise typer.Exit(69)
 
 
-def _checks(log: Address, effects: Address) -> Iterator[Check]:
+def _checks(log: Address, effects: Address, contract: Contract | None) -> Iterator[Check]:
     from settled.cli.opening import is_there, opened_engine, opened_store
     from settled.operations import doctor as operation
     from settled.operations.doctor import Check, Place
@@ -48,7 +50,7 @@ def _checks(log: Address, effects: Address) -> Iterator[Check]:
     log_place = Place(kind="log", url=log.url, shown=log.shown, origin=log.origin)
     yield from operation.place(log_place)
     if is_there(log.url):
-        yield operation.log(lambda: opened_engine(log), log_place)
+        yield from operation.log(lambda: opened_engine(log), contract)
     else:
         yield Check(name="log content", state="note", told="not there yet; publishing makes it")
     yield from operation.place(Place(kind="effects", url=effects.url, shown=effects.shown, origin=effects.origin))

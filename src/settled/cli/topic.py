@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from settled.cli.options import DryRunOption, EngineOption, OutputOption, YesOption
+from settled.cli.options import ContractOption, DryRunOption, EngineOption, OutputOption, YesOption
 from settled.cli.output import Output, chosen, emit, flush, grid, line, line_json, say, write
 from settled.cli.text import json_bytes, shown, shown_bytes
 from settled.cli.times import age, at, moment, size
 
 if TYPE_CHECKING:
     from settled.engine import TopicInfo
+    from settled.operations.topics import Difference
     from settled.record import Record
 
 verbs = typer.Typer(help="What the log holds.", no_args_is_help=True)
@@ -43,29 +44,48 @@ def ls(engine: EngineOption = None, output: OutputOption = None) -> None:
 
 
 @verbs.command("describe")
-def describe(topic: Topic, engine: EngineOption = None, output: OutputOption = None) -> None:
-    """Positions and sizes of each partition, and the topic's settings."""
-    from settled.cli.opening import engine_address, opened_engine
+def describe(
+    topic: Topic,
+    contract: ContractOption = None,
+    engine: EngineOption = None,
+    output: OutputOption = None,
+) -> None:
+    """Positions and sizes of each partition, and the topic's settings. With a contract: exit 1 where they differ."""
+    from settled.cli.opening import engine_address, opened_engine, source
+    from settled.contract import specs
     from settled.operations import topics
 
-    with opened_engine(engine_address(engine)) as log:
+    stated = source(contract) if contract is not None else None
+    with opened_engine(engine_address(engine, stated.app if stated else None)) as log:
         info = topics.topic(log, topic)
+    differences = topics.compare(specs.topic_spec(stated.contract), info) if stated else []
     document = {**_summary(info), "identity": info.identity, "spec": info.spec, "positions": info.partitions}
+    document |= {"notes": info.notes, "differences": differences}
+    emit(output, "topic", document, draw=lambda: _described(info, differences), rows="positions")
+    if differences:
+        raise typer.Exit(1)
 
-    def draw() -> Iterator[Any]:
-        spec = info.spec
-        keeps = "for ever" if spec.retention_s is None else age(spec.retention_s)
-        most = "any size" if spec.retention_bytes is None else size(spec.retention_bytes)
-        yield line(f"{spec.name}: {spec.partitions} partitions, kept {keeps} and up to {most}")
+
+def _described(info: TopicInfo, differences: list[Difference]) -> Iterator[Any]:
+    spec = info.spec
+    keeps = "for ever" if spec.retention_s is None else age(spec.retention_s)
+    most = "any size" if spec.retention_bytes is None else size(spec.retention_bytes)
+    copies = f", {spec.replicas} replicas of which {spec.min_isr} must hold a record" if spec.replicas else ""
+    yield line(f"{spec.name}: {spec.partitions} partitions, kept {keeps} and up to {most}{copies}")
+    for note in info.notes:
+        yield line(f"note: {note}")
+    if differences:
+        yield line("not as the contract wants it:", "bold red")
         yield grid(
-            (">partition", ">begin", ">end", ">records", ">bytes", ">stored", "oldest"),
-            [
-                (p.partition, p.begin, p.end, p.records, size(p.bytes), size(p.stored_bytes), at(p.oldest_us))
-                for p in info.partitions
-            ],
+            ("field", "contract", "topic", "what to do"), [(d.field, d.wanted, d.found, d.remedy) for d in differences]
         )
-
-    emit(output, "topic", document, draw=draw, rows="positions")
+    yield grid(
+        (">partition", ">begin", ">end", ">records", ">bytes", ">stored", "oldest"),
+        [
+            (p.partition, p.begin, p.end, p.records, size(p.bytes), size(p.stored_bytes), at(p.oldest_us))
+            for p in info.partitions
+        ],
+    )
 
 
 @verbs.command("tail")
@@ -112,25 +132,33 @@ def tail(
 def grow(
     topic: Topic,
     partitions: Annotated[int, typer.Option("--partitions", min=1, help="How many it shall have.")],
+    review: Annotated[
+        bool, typer.Option("--review", help="Say which share of recent keys would move; keyed topics need it.")
+    ] = False,
     yes: YesOption = False,
     dry_run: DryRunOption = False,
     engine: EngineOption = None,
+    output: OutputOption = None,
 ) -> None:
     """Add partitions. Keys may move to other partitions: their order across the change is not kept."""
     from settled.cli.confirm import confirm
     from settled.cli.opening import engine_address, opened_engine
-    from settled.operations import topics
+    from settled.operations import growing, topics
 
     with opened_engine(engine_address(engine)) as log:
-        info = topics.topic(log, topic)
-        say(f"{topic} has {info.spec.partitions} partitions and would have {partitions}.")
-        say("Keys may move: the order of a key's records across the change is not kept.")
+        found = growing.review(log, topics.topic(log, topic), partitions)
+        say(f"{topic} has {found.before} partitions and would have {partitions}.")
+        if not dry_run:
+            growing.require_reviewed(found, reviewed=review)
+        for text in growing.told(found):
+            say(text)
         say("Change transport.partitions in the contract, too.")
-        if dry_run:
-            return
-        confirm(f"grow {topic}?", yes=yes)
-        grown = topics.grow(log, topic, partitions)
-        say(f"{topic} has {grown.spec.partitions} partitions now")
+        if not dry_run:
+            confirm(f"grow {topic}?", yes=yes)
+            log.grow_topic(topic, partitions)
+            say(f"{topic} has {partitions} partitions now")
+    document = {"grown": not dry_run, "review": found, "share": found.share}
+    emit(output, "growth", document, draw=lambda: ())
 
 
 def record_json(record: Record) -> dict[str, Any]:

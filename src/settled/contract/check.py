@@ -39,6 +39,8 @@ ENFORCED: dict[str, str] = {
     "transport.version": "contract/specs.py",
     "transport.start": "delivery/assignment.py",
     "transport.record_limit": "contract/specs.py",
+    "transport.replicas": "contract/specs.py",
+    "transport.min_isr": "contract/specs.py",
     "producer.identity": "contract/specs.py",
     "producer.durability": "contract/specs.py",
     "producer.batch.records": "contract/specs.py",

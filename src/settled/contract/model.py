@@ -59,6 +59,8 @@ class Transport(msgspec.Struct, frozen=True, kw_only=True):
     version       the field that becomes the record's version, rising per key; none: records carry no version
     start         where a new group begins: earliest or latest
     record_limit  bytes; the largest record that the topic takes; none: the engine's own limit
+    replicas      copies that a replicating engine keeps of each partition; none: its own choice
+    min_isr       how many of them must hold a record before it is accepted; none: the engine's own choice
     """
 
     form: Form = "log"
@@ -68,6 +70,8 @@ class Transport(msgspec.Struct, frozen=True, kw_only=True):
     version: Text | None = None
     start: Start = "earliest"
     record_limit: Size | None = None
+    replicas: Count | None = None
+    min_isr: Count | None = None
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,6 +18,8 @@ def topic_spec(contract: Contract) -> TopicSpec:
         retention_s=contract.retention.age,
         retention_bytes=contract.retention.bytes,
         max_message_bytes=contract.transport.record_limit,
+        replicas=contract.transport.replicas,
+        min_isr=contract.transport.min_isr,
     )
 
 

@@ -13,13 +13,19 @@ import apsw
 import msgspec
 
 from settled import sqlite
-from settled.engine import Engine
-from settled.engines.sqlite import tip
+from settled.contract import specs
+from settled.contract.model import Contract
+from settled.engine import Engine, TopicInfo, TopicSpec
 from settled.errors import ContractError, SettledError, Unavailable
+from settled.operations import topics
 from settled.store import Store
 
 State = Literal["ok", "note", "bad", "unreachable"]
-PACKAGES = ("settled", "apsw", "msgspec", "zstandard", "ruamel.yaml", "typer", "rich", "psycopg")
+PACKAGES = ("settled", "apsw", "msgspec", "zstandard", "ruamel.yaml", "typer", "rich", "psycopg", "confluent-kafka")
+EXTRAS = {
+    "psycopg": "PostgreSQL effects need settled[postgres]",
+    "confluent-kafka": "Apache Kafka needs settled[kafka]",
+}
 DURABILITY = ("journal_mode", "synchronous", "mmap_size", "cell_size_check", "trusted_schema", "wal_autocheckpoint")
 
 
@@ -48,10 +54,10 @@ def versions() -> Iterator[Check]:
         try:
             yield Check(name=package, state="ok", told=metadata.version(package))
         except metadata.PackageNotFoundError:
-            if package != "psycopg":
-                yield Check(name=package, state="bad", told="not installed", remedy=f"pip install {package}")
+            if package in EXTRAS:
+                yield Check(name=package, state="note", told=f"not installed; {EXTRAS[package]}")
             else:
-                yield Check(name=package, state="note", told="not installed; PostgreSQL effects need settled[postgres]")
+                yield Check(name=package, state="bad", told="not installed", remedy=f"pip install {package}")
     yield _of("sqlite", _sqlite_version)
 
 
@@ -77,20 +83,38 @@ def place(found: Place) -> Iterator[Check]:
         yield _of(f"{found.kind} durability", lambda: _pragmas(path))
 
 
-def log(opened: Callable[[], AbstractContextManager[Engine]], found: Place) -> Check:
-    """Opens the log, which compares it with its tip."""
-
-    def look() -> str:
+def log(opened: Callable[[], AbstractContextManager[Engine]], contract: Contract | None = None) -> Iterator[Check]:
+    """Opens the log, which compares it with what it remembers of itself, and looks at it; with a contract also whether
+    its topic is as the contract wants it."""
+    spec = specs.topic_spec(contract) if contract is not None else None
+    try:
         with opened() as engine:
-            topics = engine.topics()
-            records = sum(part.records for info in topics for part in info.partitions)
-            told = f"{len(topics)} topics, {records:,} records"
-            if engine.name == "sqlite":
-                mark = tip.read(sqlite.path_of(found.url)[0])
-                told += f"; history whole, {mark.commits:,} appends" if mark else "; no tip beside it"
-            return told
+            infos = engine.topics()
+            records = sum(part.records for info in infos for part in info.partitions)
+            yield Check(name="log content", state="ok", told=f"{len(infos)} topics, {records:,} records")
+            durability = contract.producer.durability if contract is not None else "memory"
+            for one in engine.examine(spec, durability):
+                yield Check(name=one.name, state=one.state, told=one.told, remedy=one.remedy)
+            if spec is not None:
+                yield from _topic(spec, infos)
+    except SettledError as error:
+        yield _failed("log content", error)
 
-    return _of("log content", look)
+
+def _topic(spec: TopicSpec, infos: list[TopicInfo]) -> Iterator[Check]:
+    name = f"topic {spec.name}"
+    info = next((info for info in infos if info.spec.name == spec.name), None)
+    if info is None:
+        yield Check(name=name, state="note", told="not there yet; publishing makes it")
+        return
+    differences = topics.compare(spec, info)
+    for each in differences:
+        told = f"{each.field} is {each.found}, the contract wants {each.wanted}"
+        yield Check(name=name, state="bad", told=told, remedy=each.remedy)
+    if not differences:
+        yield Check(name=name, state="ok", told="as the contract wants it")
+    for note in info.notes:
+        yield Check(name=name, state="note", told=note)
 
 
 def effects(opened: Callable[[], AbstractContextManager[Store]]) -> Check:
@@ -107,10 +131,13 @@ def effects(opened: Callable[[], AbstractContextManager[Store]]) -> Check:
 def _of(name: str, look: Callable[[], str]) -> Check:
     try:
         return Check(name=name, state="ok", told=look())
-    except Unavailable as error:
-        return Check(name=name, state="unreachable", told=error.message, remedy=error.hint)
     except SettledError as error:
-        return Check(name=name, state="bad", told=error.message, remedy=error.hint)
+        return _failed(name, error)
+
+
+def _failed(name: str, error: SettledError) -> Check:
+    state: State = "unreachable" if isinstance(error, Unavailable) else "bad"
+    return Check(name=name, state=state, told=error.message, remedy=error.hint)
 
 
 def _sqlite_version() -> str:

@@ -5,12 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from settled.engine import Engine, TopicInfo
-from settled.errors import ContractError, Unsupported
+import msgspec
+
+from settled.engine import Engine, TopicInfo, TopicSpec
+from settled.errors import ContractError
 from settled.record import Record, checked_name
 
 PAGE = 200
 FOLLOW_S = 0.25
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing in which a topic is not what the contract wants. `remedy` says how to bring them together."""
+
+    field: str
+    wanted: str
+    found: str
+    remedy: str
 
 
 def topic(engine: Engine, name: str) -> TopicInfo:
@@ -86,14 +97,29 @@ def follow(
             wait(FOLLOW_S)
 
 
-def grow(engine: Engine, name: str, partitions: int) -> TopicInfo:
-    """Add partitions. Raises Unsupported for an engine that has its own tools for it."""
-    topic(engine, name)
-    change = getattr(engine, "grow_topic", None)
-    if change is None:
-        raise Unsupported(f"settled does not grow topics of {engine.name}", hint="use the broker's own tools")
-    grown: TopicInfo = change(name, partitions)
-    return grown
+def compare(wanted: TopicSpec, info: TopicInfo) -> list[Difference]:
+    """In what the topic is not as the contract wants it. What the spec leaves open is not compared."""
+    has, told = info.spec, list[tuple[str, object, object, str]]()
+    alter = "publish or run with the contract, which sets it"
+    if wanted.partitions != has.partitions:
+        remedy = f"set transport.partitions: {has.partitions} in the contract; a topic cannot shrink"
+        if wanted.partitions > has.partitions:
+            remedy = f"settled topic grow {has.name} --partitions {wanted.partitions} --review says what it does"
+        told.append(("transport.partitions", wanted.partitions, has.partitions, remedy))
+    if wanted.retention_s != has.retention_s:
+        told.append(("retention.age", _bound(wanted.retention_s, " s"), _bound(has.retention_s, " s"), alter))
+    if _per_partition(wanted.retention_bytes, has.partitions) != _per_partition(has.retention_bytes, has.partitions):
+        told.append(("retention.bytes", _bound(wanted.retention_bytes), _bound(has.retention_bytes), alter))
+    for field, want, found, remedy in (
+        ("transport.record_limit", wanted.max_message_bytes, has.max_message_bytes, alter),
+        ("transport.replicas", wanted.replicas, has.replicas, "the broker's own tools add and move replicas"),
+        ("transport.min_isr", wanted.min_isr, has.min_isr, alter),
+    ):
+        if want is not None and found is not None and want != found:
+            told.append((field, want, found, remedy))
+    if wanted.max_message_bytes is not None and has.max_message_bytes is None:
+        told.append(("transport.record_limit", wanted.max_message_bytes, "the engine's own", alter))
+    return [Difference(field=f, wanted=str(w), found=str(h), remedy=r) for f, w, h, r in told]
 
 
 def _stream(engine: Engine, name: str, partition: int, offset: int, end: int) -> Iterator[Record]:
@@ -110,3 +136,12 @@ def _stream(engine: Engine, name: str, partition: int, offset: int, end: int) ->
 
 def _by_acceptance(record: Record) -> tuple[int, int, int]:
     return record.accepted_us, record.partition, record.offset
+
+
+def _per_partition(size: int | None, partitions: int) -> int | None:
+    """As an engine counts that bounds partitions and not topics: rounded up."""
+    return None if size is None else -(-size // partitions)
+
+
+def _bound(value: float | None, unit: str = " bytes") -> str:
+    return "no bound" if value is None else f"{value:.15g}{unit}"

@@ -31,6 +31,45 @@ def _memory(contract: Contract, _: Capabilities | None) -> Told:
     return f"durability is memory, the mode is {contract.delivery.mode}", "declare durability: local or committed"
 
 
+@rule(
+    "replicas-below-durability",
+    "error",
+    "transport.min_isr",
+    "A record counts as committed, and the loss of one copy may take it.",
+)
+def _replicas(contract: Contract, _: Capabilities | None) -> Told:
+    copies, held = contract.transport.replicas, contract.transport.min_isr
+    few = [f"{name} is {count}" for name, count in (("replicas", copies), ("min_isr", held)) if count == 1]
+    if contract.producer.durability != "committed" or not few:
+        return None
+    return (
+        f"durability is committed, {' and '.join(few)}",
+        "set transport.replicas: 3 and min_isr: 2, or leave both out; with a single broker for development declare "
+        "durability: memory",
+    )
+
+
+@rule("min-isr-above-replicas", "error", "transport.min_isr", "More copies must hold a record than there are.")
+def _min_isr(contract: Contract, _: Capabilities | None) -> Told:
+    copies, held = contract.transport.replicas, contract.transport.min_isr
+    if copies is None or held is None or held <= copies:
+        return None
+    return f"min_isr is {held}, replicas is {copies}", "set min_isr to replicas - 1, and to no more than replicas"
+
+
+@rule(
+    "min-isr-equals-replicas",
+    "warning",
+    "transport.min_isr",
+    "While one copy is away nothing is accepted: a broker that restarts stops all publishing.",
+)
+def _no_spare(contract: Contract, _: Capabilities | None) -> Told:
+    copies, held = contract.transport.replicas, contract.transport.min_isr
+    if copies is None or copies == 1 or held != copies:
+        return None
+    return f"min_isr and replicas are both {copies}", f"set min_isr: {copies - 1}, or one replica more"
+
+
 @rule("form-not-kept", "error", "transport.form", "The engine does not offer the transport form that is declared.")
 def _form(contract: Contract, engine: Capabilities | None) -> Told:
     if engine is None or contract.transport.form in engine.forms:

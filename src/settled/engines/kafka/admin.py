@@ -24,7 +24,7 @@ from settled.engines.kafka import faults, groups, topic_settings
 from settled.engines.kafka.calls import CALL_S, Cluster
 from settled.engines.kafka.config import Settings
 from settled.engines.kafka.reader import Reader
-from settled.engines.kafka.topic_settings import Difference, Found
+from settled.engines.kafka.topic_settings import Found
 from settled.errors import ContractError, Unsupported
 from settled.record import checked_name
 
@@ -45,9 +45,10 @@ class Admin:
         found = self.cluster.one(self.cluster.client.describe_cluster, "looking at the cluster")
         return str(found.cluster_id)
 
-    def brokers(self) -> int:
-        """How many brokers run now."""
-        return len(self.cluster.one(self.cluster.client.describe_cluster, "looking at the cluster").nodes)
+    def brokers(self) -> list[str]:
+        """host:port of the brokers that run now."""
+        found = self.cluster.one(self.cluster.client.describe_cluster, "looking at the cluster")
+        return sorted(f"{node.host}:{node.port}" for node in found.nodes)
 
     def ensure_topic(self, spec: TopicSpec) -> TopicInfo:
         """As `Engine.ensure_topic`. All brokers know the topic when it returns."""
@@ -103,10 +104,6 @@ class Admin:
         """A topic's settings. Raises ContractError when there is none."""
         return self._found(self.description(name), self._configs([name])[name])
 
-    def compare(self, spec: TopicSpec) -> list[Difference]:
-        """In what the topic is not as the spec wants it. Raises ContractError when there is none."""
-        return topic_settings.compare(spec, self.found(spec.name))
-
     def require_durability(self, name: str, durability: Durability) -> None:
         """Raises ContractError when the topic cannot keep the durability, see `topic_settings.require_durability`."""
         topic_settings.require_durability(durability, self.found(name))
@@ -140,6 +137,17 @@ class Admin:
         end = self.ends(topic, [partition])[partition]
         return self.reader.read(topic, partition, max(offset, begin), end, records)
 
+    def rights(self, topic: str) -> frozenset[str]:
+        """What this login may do with the topic, in Kafka's words (READ, WRITE, ...)."""
+        what = f"looking at the rights on topic {topic!r}"
+        names = TopicCollection([topic])
+        found = self.cluster.all(self.cluster.client.describe_topics, names, what, include_authorized_operations=True)
+        return frozenset(
+            operation.name
+            for there in self._each(found, what).values()
+            for operation in there.authorized_operations or ()
+        )
+
     def description(self, name: str) -> TopicDescription:
         """What the cluster says of a topic. Raises ContractError when there is none."""
         checked_name("topic", name)
@@ -168,7 +176,7 @@ class Admin:
     # Topics
 
     def _create(self, spec: TopicSpec) -> TopicDescription:
-        replicas = topic_settings.replicas_of(spec, self.brokers())
+        replicas = topic_settings.replicas_of(spec, len(self.brokers()))
         topic = NewTopic(
             spec.name,
             num_partitions=spec.partitions,
@@ -255,17 +263,16 @@ class Admin:
         begins = self._offsets(places, OffsetSpec.earliest())  # before the ends: no difference is below zero
         firsts = self._offsets(places, OffsetSpec.for_timestamp(0))
         ends = self._offsets(places, OffsetSpec.latest())
-        return [
-            TopicInfo(
-                spec=self._found(there, configs[name]).spec,
-                identity=str(there.topic_id),
-                partitions=[
-                    _partition(part.id, *(found[name, part.id] for found in (begins, firsts, ends)))
-                    for part in sorted(there.partitions, key=lambda part: part.id)
-                ],
-            )
-            for name, there in sorted(described.items())
-        ]
+        found: list[TopicInfo] = []
+        for name, there in sorted(described.items()):
+            settings = self._found(there, configs[name])
+            parts = [
+                _partition(part.id, *(positions[name, part.id] for positions in (begins, firsts, ends)))
+                for part in sorted(there.partitions, key=lambda part: part.id)
+            ]
+            notes = topic_settings.notes(settings)
+            found.append(TopicInfo(spec=settings.spec, identity=str(there.topic_id), partitions=parts, notes=notes))
+        return found
 
     def _offsets(self, places: list[tuple[str, int]], spec: OffsetSpec) -> dict[tuple[str, int], ListOffsetsResultInfo]:
         """Positions of partitions. Tried again while brokers do not know a topic yet that was made just now."""

@@ -7,7 +7,7 @@ from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions
 from confluent_kafka.admin import MemberDescription
 
 from settled.engine import GroupInfo, MemberInfo, Partition
-from settled.engines.kafka import faults
+from settled.engines.kafka import faults, marks
 from settled.engines.kafka.calls import Cluster
 from settled.record import checked_name
 
@@ -65,11 +65,5 @@ def _committed(cluster: Cluster, group: str) -> tuple[dict[Partition, int], dict
         for place in found.topic_partitions or ():
             if place.error is None and place.offset >= 0:
                 committed[place.topic, place.partition] = place.offset
-                epochs[place.topic, place.partition] = epoch_noted(place.metadata)
+                epochs[place.topic, place.partition] = marks.read(place.metadata).epoch
     return committed, epochs
-
-
-def epoch_noted(metadata: str | None) -> int:
-    """The epoch in a commit's metadata, `epoch=N`; 0 when there is none."""
-    name, _, number = (metadata or "").partition("=")
-    return int(number) if name == "epoch" and number.isdecimal() else 0

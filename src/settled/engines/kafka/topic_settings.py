@@ -53,15 +53,6 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     brokers_time: bool
 
 
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing in which a topic is not what the contract wants. `remedy` says how to bring them together."""
-
-    field: str
-    wanted: str
-    found: str
-    remedy: str
-
-
 def check(spec: TopicSpec) -> None:
     """Raises ContractError for a topic that cannot be."""
     checked_name("topic", spec.name)
@@ -132,30 +123,18 @@ def found(name: str, partitions: int, replicas: int, config: Mapping[str, str]) 
     )
 
 
-def compare(spec: TopicSpec, there: Found) -> list[Difference]:
-    """In what the topic is not as the spec wants it; empty: in nothing."""
-    has, name = there.spec, spec.name
-    told: list[tuple[str, object, object, str]] = []
-    if spec.partitions != has.partitions:
-        told.append(("partitions", spec.partitions, has.partitions, _partitions_remedy(spec, has)))
-    alter = "publish or run with the contract, which sets it"
-    wanted_bytes = adopted(spec)["retention.bytes"]
-    held_bytes = adopted(has)["retention.bytes"]
-    if adopted(spec)["retention.ms"] != adopted(has)["retention.ms"]:
-        told.append(("retention.age", _or_ever(spec.retention_s, " s"), _or_ever(has.retention_s, " s"), alter))
-    if wanted_bytes != held_bytes and spec.partitions == has.partitions:
-        told.append(("retention.bytes", _or_ever(spec.retention_bytes), _or_ever(has.retention_bytes), alter))
-    if spec.max_message_bytes not in (None, has.max_message_bytes):
-        told.append(("transport.record_limit", spec.max_message_bytes, has.max_message_bytes, alter))
-    wanted_replicas = spec.replicas
-    if wanted_replicas not in (None, there.replicas):
-        told.append(("transport.replicas", wanted_replicas, there.replicas, "kafka-reassign-partitions moves replicas"))
-    if spec.min_isr not in (None, there.min_isr):
-        told.append(("transport.min_isr", spec.min_isr, there.min_isr, alter))
+def notes(there: Found) -> tuple[str, ...]:
+    """What of the topic weakens a promise."""
+    told = []
     if not there.brokers_time:
-        remedy = f"kafka-configs --alter --topic {name} --add-config message.timestamp.type=LogAppendTime"
-        told.append(("accepted time", "the brokers'", "the producers'", remedy))
-    return [Difference(field=f, wanted=str(w), found=str(h), remedy=r) for f, w, h, r in told]
+        told.append("accepted times are the producers' (message.timestamp.type=CreateTime): ages go by their clocks")
+    if there.unclean:
+        told.append("accepted records may be lost in an unclean leader election (unclean.leader.election.enable=true)")
+    if there.compacted:
+        told.append("of each key only the latest record is kept (cleanup.policy=compact): a group may miss the others")
+    if 1 < there.replicas == there.min_isr:
+        told.append("while one replica is away nothing is accepted (min.insync.replicas is the number of replicas)")
+    return tuple(told)
 
 
 def require_durability(durability: Durability, there: Found) -> None:
@@ -194,13 +173,3 @@ def require_durability(durability: Durability, there: Found) -> None:
 
 def _contradiction(durability: Durability, message: str, hint: str) -> ContractError:
     return ContractError(message, field="producer.durability", value=durability, hint=hint)
-
-
-def _partitions_remedy(spec: TopicSpec, has: TopicSpec) -> str:
-    if spec.partitions > has.partitions:
-        return f"settled topic grow {spec.name} --partitions {spec.partitions} --review tells what it does to order"
-    return f"set transport.partitions: {has.partitions} in the contract; a topic cannot shrink"
-
-
-def _or_ever(value: float | None, unit: str = " bytes") -> str:
-    return "no bound" if value is None else f"{value:g}{unit}" if isinstance(value, float) else f"{value}{unit}"
