@@ -102,8 +102,10 @@ class Proxy:
         try:
             self._loop.run_forever()
         finally:
+            for listening in server.sockets:
+                self._loop.remove_reader(listening.fileno())  # no more are taken,
+            self._turn()  # and one that was just taken sees that the proxy is shut
             server.close()
-            self._turn()  # a connection that was just taken sees that the proxy is shut
             tasks = asyncio.all_tasks(self._loop)
             for task in tasks:
                 task.cancel()
@@ -140,6 +142,9 @@ class Proxy:
                 await asyncio.wait([down], timeout=5.0)
                 down.cancel()
                 writer.close()
+                with contextlib.suppress(OSError):
+                    await writer.wait_closed()  # what the client has not taken yet
+                    await server_writer.wait_closed()
                 self._writers -= {writer, server_writer}
 
     async def _pass(
