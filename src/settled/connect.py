@@ -10,7 +10,10 @@ from settled.engine import Engine
 from settled.errors import ContractError, Unsupported
 from settled.store import Store
 
-_ENGINES = {"sqlite": ("settled.engines.sqlite", "SqliteEngine", "")}
+_ENGINES = {
+    "sqlite": ("settled.engines.sqlite", "SqliteEngine", ""),
+    "kafka": ("settled.engines.kafka", "KafkaEngine", "kafka"),
+}
 _STORES = {
     "sqlite": ("settled.stores.sqlite", "SqliteStore", ""),
     "postgresql": ("settled.stores.postgres", "PostgresStore", "postgres"),
@@ -19,7 +22,7 @@ _STORES = {
 
 
 def engine(url: str) -> Engine:
-    """Open the log engine at `url`, e.g. sqlite:///orders.db (relative) or sqlite:////var/lib/orders.db.
+    """Open the log engine at `url`: sqlite:///orders.db (relative), sqlite:////var/lib/orders.db, kafka://host:port.
 
     Raises ContractError for a URL that no engine takes, Unsupported when its extra is not installed, Unavailable,
     HistoryLost.

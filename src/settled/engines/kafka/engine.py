@@ -1,0 +1,138 @@
+"""The engine on Apache Kafka. The URL names brokers to ask first, `kafka://host:port,host:port?property=value`."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection, Sequence
+
+from settled.engine import (
+    Capabilities,
+    ConsumerGroup,
+    Durability,
+    Examined,
+    GroupInfo,
+    ProducerSpec,
+    TopicInfo,
+    TopicSpec,
+)
+from settled.engines.kafka import config, examination, topic_settings
+from settled.engines.kafka.admin import Admin
+from settled.engines.kafka.consumer import KafkaConsumer
+from settled.engines.kafka.fetcher import Look
+from settled.engines.kafka.producer import KafkaProducer, Target
+from settled.engines.kafka.records import record_of
+from settled.errors import ContractError, Refused, SettledError
+from settled.record import Record, checked_name, checked_text
+
+log = logging.getLogger("settled.engines.kafka")
+
+
+class KafkaEngine:
+    """Any thread may call it. It belongs to the process that made it: after a fork, make another."""
+
+    name = "kafka"
+    capabilities = Capabilities(
+        durability=frozenset({"memory", "local", "committed"}),
+        max_message_bytes=topic_settings.MAX_MESSAGE_BYTES,
+    )
+
+    def __init__(self, url: str) -> None:
+        """Raises Unavailable in bounded time, naming the brokers that were asked; ContractError for a bad setting."""
+        self.url = url
+        self._settings = config.parse(url)
+        self._admin = Admin(self._settings)
+        self._lock = threading.Lock()
+        self._members: set[KafkaConsumer | KafkaProducer] = set()
+        self._closed = False
+        self._admin.connect()
+
+    def __repr__(self) -> str:
+        return f"KafkaEngine({self._settings.shown!r})"
+
+    def ensure_topic(self, spec: TopicSpec) -> TopicInfo:
+        return self._open().ensure_topic(spec)
+
+    def grow_topic(self, name: str, partitions: int) -> TopicInfo:
+        """Add partitions to a topic; durable when it returns. Groups take them up from offset 0. Keys may map to
+        other partitions from now on, so the order of a key's records across the change is not kept."""
+        return self._open().grow_topic(name, partitions)
+
+    def examine(self, spec: TopicSpec | None = None, durability: Durability = "memory") -> list[Examined]:
+        return examination.examine(self._open(), spec, durability)
+
+    def topics(self, names: Collection[str] | None = None) -> list[TopicInfo]:
+        return self._open().topics(names)
+
+    def groups(self, group: str | None = None) -> list[GroupInfo]:
+        return self._open().groups(group)
+
+    def offset_at(self, topic: str, partition: int, us: int) -> int:
+        return self._open().offset_at(topic, partition, us)
+
+    def read(self, topic: str, partition: int, offset: int, *, records: int = 100) -> list[Record]:
+        found = self._open().read(topic, partition, offset, records=records)
+        return [record_of(message, topic, partition)[0] for message in found]
+
+    def producer(self, spec: ProducerSpec) -> KafkaProducer:
+        """What the durability asks of a topic is checked before the first record goes to it."""
+        self._open()
+        if spec.identity is not None:
+            checked_text("identity", spec.identity)
+        producer = KafkaProducer(spec, self._settings, lambda name: self._target(name, spec.durability), self._forget)
+        with self._lock:
+            self._members.add(producer)
+        return producer
+
+    def consumer(self, group: ConsumerGroup) -> KafkaConsumer:
+        checked_name("group", group.group)
+        if not group.topics or group.lease_s <= 0:
+            raise ContractError(
+                "a group needs at least one topic and a lease above 0", field="group", value=group.group
+            )
+        for topic in group.topics:
+            self._open().description(topic)
+        consumer = KafkaConsumer(group, self._settings, self._look, self._forget)
+        with self._lock:
+            self._members.add(consumer)
+        return consumer
+
+    def maintain(self, *, force: bool = False) -> dict[str, int]:
+        """Nothing: the brokers apply retention themselves."""
+        self._open()
+        return {}
+
+    def close(self) -> None:
+        """Closes producers (what is buffered is sent) and consumers too; what they raise is logged."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            members = list(self._members)
+        for member in members:
+            try:
+                member.close()
+            except SettledError as error:
+                log.error("closing %s: %s", type(member).__name__, error)
+        self._admin.close()
+
+    def _open(self) -> Admin:
+        if self._closed:
+            raise Refused("this engine is closed", hint="open another one")
+        return self._admin
+
+    def _target(self, name: str, durability: Durability) -> Target:
+        found = self._open().found(name)
+        topic_settings.require_durability(durability, found)
+        limit = found.spec.max_message_bytes or topic_settings.MAX_MESSAGE_BYTES
+        return Target(name, found.spec.partitions, limit, limit + topic_settings.ROOM)
+
+    def _look(self, topic: str, numbers: Sequence[int]) -> Look:
+        admin = self._admin
+        there = admin.description(topic)
+        begins = admin.begins(topic, numbers)
+        return Look(str(there.topic_id), len(there.partitions), begins, admin.ends(topic, numbers))
+
+    def _forget(self, member: KafkaConsumer | KafkaProducer) -> None:
+        with self._lock:
+            self._members.discard(member)

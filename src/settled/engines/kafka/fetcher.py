@@ -1,0 +1,501 @@
+"""The fetcher: the one thread that polls librdkafka for a member, so that rebalances are served and the membership
+lives however long the owner is busy. It announces partitions, fetches into the hand-off, and gives partitions back once
+the owner did.
+
+librdkafka expects that a revoked partition is unassigned when its callback returns. Here the callback returns at once
+and the unassignment follows when the owner has released it; until then the group waits, and other partitions flow on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer as Client
+
+from settled.engine import Assigned, ConsumerGroup, Partition
+from settled.engines.kafka import marks
+from settled.engines.kafka.config import Settings
+from settled.engines.kafka.faults import is_absent, translate
+from settled.engines.kafka.handoff import HandOff
+from settled.engines.kafka.lane import Chunk, Lane
+from settled.engines.kafka.marks import Mark
+from settled.engines.kafka.records import record_of
+from settled.errors import Fenced, HistoryLost, SettledError, Unavailable
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message as KafkaMessage
+
+log = logging.getLogger("settled.engines.kafka")
+
+TOGETHER = 1_000  # messages taken from librdkafka at a time
+REST_S, SOON_S = 0.1, 0.01  # how long a poll waits; while something is about to be done
+FULL_S = 1.0  # so long the owner may leave the hand-off full before fetching is suspended
+AGAIN_S = 0.5  # between two tries of what failed
+COMMIT_S = 5.0  # how long a commit that must be made is tried while the group rebalances
+NOWHERE = TopicPartition("settled-not-assigned", 0)
+_REBALANCING = frozenset({KafkaError.REBALANCE_IN_PROGRESS, KafkaError.UNSTABLE_OFFSET_COMMIT})
+
+
+class Look(msgspec.Struct, frozen=True):
+    """What a member must know of a topic and some of its partitions: begin and end by number."""
+
+    identity: str
+    partitions: int
+    begins: dict[int, int]
+    ends: dict[int, int]
+
+
+class _Answer:
+    """What the brokers said to a commit."""
+
+    __slots__ = ("come", "error")
+
+    def __init__(self) -> None:
+        self.come = False
+        self.error: KafkaError | None = None
+
+
+class Fetcher:
+    """Made and closed by the owner. `mark` and `commit` may be called from its thread."""
+
+    def __init__(
+        self,
+        group: ConsumerGroup,
+        settings: Settings,
+        hand: HandOff,
+        look: Callable[[str, Sequence[int]], Look],
+        properties: dict[str, Any],
+    ) -> None:
+        self._group, self._settings, self._hand, self._look = group, settings, hand, look
+        told = {"error_cb": self._on_error, "on_commit": self._on_commit}
+        self._client = Client({**settings.consumer(**properties), **told})
+        self._going: list[TopicPartition] | None = None  # revoked, and not yet unassigned
+        self._answers: dict[tuple[str, int, int, str], list[_Answer]] = {}  # to commits that are waited for
+        self._commits: list[TopicPartition] = []  # to be committed, in this order
+        self._doubt: _Answer | None = None
+        self._suspended = False
+        self._full_since: float | None = None
+        self._again = 0.0
+        self._ending = False
+        self._thread = threading.Thread(target=self._run, name="settled-fetcher", daemon=True)
+
+    def start(self) -> None:
+        self._client.subscribe(
+            list(self._group.topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Leave the group at once."""
+        with self._hand.lock:
+            self._ending = True
+            self._hand.drained.notify_all()
+        self._thread.join()
+        self._send_commits()
+        if self._going is not None:
+            self._unassign(self._going)
+        self._client.close()
+
+    # What the owner asks for.
+
+    def mark(self, lane: Lane, offset: int, mark: Mark) -> None:
+        """Commit and wait: the brokers accept it from a member only. Raises Fenced when this is none any more."""
+        deadline = time.monotonic() + COMMIT_S
+        while True:
+            error = self._asked(lane, offset, mark, deadline)
+            if error is None:
+                break
+            if error.code() not in _REBALANCING or time.monotonic() > deadline:
+                raise self._translated(error, "committing a position", lane.place[0])
+            with self._hand.lock:
+                self._hand.stir.wait(SOON_S)
+        lane.committed = (offset, mark)
+
+    def _asked(self, lane: Lane, offset: int, mark: Mark, deadline: float) -> KafkaError | None:
+        """Commit, and wait for the answer, which comes on the fetcher's thread."""
+        answer = self._ask(lane, offset, mark)
+        with self._hand.lock:
+            while not answer.come:
+                left = deadline - time.monotonic()
+                if self._hand.fatal is not None:
+                    raise self._hand.fatal
+                if left <= 0:
+                    raise Unavailable(
+                        f"committing a position of {lane.place[0]}/{lane.place[1]}: no answer within {COMMIT_S:g} s",
+                        hint="look whether the brokers run; it is tried again",
+                    )
+                self._hand.stir.wait(left)
+        return answer.error
+
+    def _ask(self, lane: Lane, offset: int, mark: Mark) -> _Answer:
+        answer = _Answer()
+        with self._hand.lock:
+            self._answers.setdefault((*lane.place, offset, mark.text()), []).append(answer)
+            self._commits.append(_committing(lane.place, offset, mark))
+            self._hand.drained.notify_all()
+        return answer
+
+    def commit(self, lanes: Iterable[Lane]) -> None:
+        """Tell the brokers what each lane has committed; not waited for, and told again if it fails."""
+        told = [_committing(lane.place, *lane.committed) for lane in lanes if lane.committed is not None]
+        with self._hand.lock:
+            self._commits += told
+
+    # The thread.
+
+    def _run(self) -> None:
+        hand = self._hand
+        try:
+            while not self._ending:
+                if self._confirmed():
+                    hand.beat = time.monotonic()
+                self._tend()
+                self._fetch()
+        except SettledError as error:
+            self._end(error)
+        except KafkaException as error:
+            self._end(self._translated(error, "consuming"))
+        except BaseException as error:
+            log.exception("the fetcher of group %s failed", self._group.group)
+            self._end(SettledError(f"the fetcher failed: {type(error).__name__}: {error}"))
+
+    def _end(self, error: SettledError) -> None:
+        with self._hand.lock:
+            self._hand.fatal = error
+            self._hand.stir.notify_all()
+
+    def _confirmed(self) -> bool:
+        """Whether this still is a member, asked of the brokers after a time in which this thread stood still."""
+        hand = self._hand
+        if not hand.stale():
+            self._doubt = None
+            return True
+        if self._doubt is not None and self._doubt.come and self._doubt.error is None:
+            return True
+        if self._doubt is not None and not self._doubt.come and time.monotonic() < self._again:
+            return False
+        with hand.lock:
+            lane = next((lane for lane in hand.lanes.values() if lane.position is not None and lane.committed), None)
+        if lane is None or lane.committed is None:
+            return True
+        self._doubt = self._ask(lane, *lane.committed)
+        self._again = time.monotonic() + AGAIN_S
+        return False
+
+    def _tend(self) -> None:
+        """Do what is due for the lanes, outside of librdkafka's callbacks."""
+        hand = self._hand
+        with hand.lock:
+            due = [lane for lane in hand.lanes.values() if lane.due]
+            opening = [lane for lane in hand.lanes.values() if lane.wanted and not lane.open]
+            closing = [lane for lane in hand.lanes.values() if lane.open and not lane.wanted]
+            back = self._going is not None and all(
+                lane.returned for tp in self._going if (lane := hand.lanes.get((tp.topic, tp.partition))) is not None
+            )
+            unsure = [lane for lane in hand.lanes.values() if lane.unconfirmed]
+        self._send_commits()
+        if back and self._going is not None:
+            self._unassign(self._going)
+        for lane in closing:
+            self._shut(lane)
+        for lane in opening:
+            self._open(lane)
+        now = time.monotonic()
+        if now >= self._again:
+            try:
+                self._retry(due, unsure)
+            except Unavailable as error:
+                log.info("group %s: %s", self._group.group, error)
+                self._again = now + AGAIN_S
+
+    def _send_commits(self) -> None:
+        """The client lets one thread in at a time, and this one nearly always is: so it commits for the owner."""
+        with self._hand.lock:
+            commits, self._commits = self._commits, []
+        while commits:
+            together: dict[Partition, TopicPartition] = {}
+            while commits and (commits[0].topic, commits[0].partition) not in together:
+                one = commits.pop(0)
+                together[one.topic, one.partition] = one
+            offsets = list(together.values())
+            try:
+                self._client.commit(offsets=offsets, asynchronous=True)
+            except KafkaException as error:
+                self._on_commit(error.args[0], offsets)
+
+    def _retry(self, due: list[Lane], unsure: list[Lane]) -> None:
+        if self._hand.fault is not None:
+            self._probe()
+        if due:
+            self._announce(due)
+        if unsure:
+            for lane in unsure:
+                lane.unconfirmed = False
+            self._again = time.monotonic() + AGAIN_S
+            self.commit(unsure)
+
+    def _probe(self) -> None:
+        """Ask whether the brokers are back."""
+        try:
+            self._client.list_topics(self._group.topics[0], timeout=1.0)
+        except KafkaException as error:
+            raise self._translated(error, "looking for the brokers") from error
+        with self._hand.lock:
+            self._hand.fault = None
+
+    def _announce(self, lanes: list[Lane]) -> None:
+        """Look up where each partition stands, then tell the owner. Raises Unavailable: again later."""
+        by_topic: dict[str, list[Lane]] = {}
+        for lane in lanes:
+            by_topic.setdefault(lane.place[0], []).append(lane)
+        for topic, of_topic in by_topic.items():
+            found = self._look(topic, [lane.place[1] for lane in of_topic])
+            noted = self._noted(topic, found.partitions)
+            known = [mark.original for _, mark in noted.values() if mark.original is not None]
+            original = min(known, default=0 if noted else found.partitions)
+            with self._hand.lock:
+                for lane in of_topic:
+                    self._announce_one(lane, found, noted.get(lane.place[1]), original)
+
+    def _announce_one(self, lane: Lane, found: Look, noted: tuple[int, Mark] | None, original: int) -> None:
+        """Locked."""
+        if self._hand.lanes.get(lane.place) is not lane or not lane.due:
+            return
+        topic, partition = lane.place
+        mark = noted[1] if noted is not None else Mark()
+        lane.begin, lane.end = found.begins[partition], found.ends[partition]
+        lane.committed = noted
+        lane.epoch = max(lane.epoch, mark.epoch) + 1
+        lane.mark = Mark(lane.epoch, False, original)
+        lane.told = True
+        self._hand.tell(
+            Assigned(
+                topic=topic,
+                partition=partition,
+                epoch=lane.epoch,
+                clean=noted is None or mark.clean,
+                identity=found.identity,
+                begin=lane.begin,
+                end=lane.end,
+                original=partition < original,
+            )
+        )
+
+    def _noted(self, topic: str, partitions: int) -> dict[int, tuple[int, Mark]]:
+        """What the group has committed, with its notes."""
+        asked = [TopicPartition(topic, number) for number in range(partitions)]
+        try:
+            found = self._client.committed(asked, timeout=COMMIT_S)
+        except KafkaException as error:
+            raise self._translated(error, "reading committed positions", topic) from error
+        for one in found:
+            if one.error is not None and not is_absent(one.error):
+                raise translate(one.error, "reading committed positions", settings=self._settings, topic=topic)
+        return {one.partition: (one.offset, marks.read(one.metadata)) for one in found if one.offset >= 0}
+
+    def _open(self, lane: Lane) -> None:
+        """Fetch a lane from where it expects to go on."""
+        topic, partition = lane.place
+        offset = lane.expected
+        try:
+            self._client.seek(TopicPartition(topic, partition, offset))
+            self._client.resume([TopicPartition(topic, partition)])
+        except KafkaException:  # not ready yet, or just revoked
+            return
+        with self._hand.lock:
+            if lane.wanted and lane.expected == offset:
+                lane.open = True
+
+    def _shut(self, lane: Lane) -> None:
+        self._pause([lane.place])
+        with self._hand.lock:
+            lane.open = False
+            lane.shut()
+
+    def _pause(self, places: Iterable[Partition]) -> None:
+        try:
+            self._client.pause([TopicPartition(*place) for place in places])
+        except KafkaException as error:
+            log.debug("pausing %s: %s", places, error)
+
+    def _unassign(self, partitions: list[TopicPartition]) -> None:
+        """The owner gave them back: the group may give them to others."""
+        with self._hand.lock:
+            for tp in partitions:
+                self._hand.lanes.pop((tp.topic, tp.partition), None)
+            self._going = None
+        try:
+            self._client.incremental_unassign(partitions)
+        except KafkaException as error:  # lost meanwhile
+            log.info("giving back %s partitions: %s", len(partitions), error)
+
+    # Fetching.
+
+    def _fetch(self) -> None:
+        hand = self._hand
+        with hand.lock:
+            full = hand.full()
+            if full and not self._suspended:
+                self._full_since = self._full_since or time.monotonic()
+                if time.monotonic() - self._full_since < FULL_S and not self._ending:
+                    hand.drained.wait(REST_S)
+                    full = hand.full()
+                    if full:
+                        return
+            flowing = [lane.place for lane in hand.lanes.values() if lane.open]
+            busy = bool(self._answers) or any(not lane.open and not lane.paused for lane in hand.lanes.values())
+        if not full:
+            self._full_since = None
+        if full and not self._suspended:
+            self._suspended = True
+            self._pause(flowing)
+        elif self._suspended and not full:
+            self._suspended = False
+            self._resume(flowing)
+        first = self._client.poll(SOON_S if busy else REST_S)
+        if first is not None:
+            self._take([first, *(() if full else self._client.consume(TOGETHER, timeout=0))])
+
+    def _resume(self, places: list[Partition]) -> None:
+        try:
+            self._client.resume([TopicPartition(*place) for place in places])
+        except KafkaException as error:
+            log.debug("resuming %s: %s", places, error)
+
+    def _take(self, messages: list[KafkaMessage]) -> None:
+        """Sort what came into the lanes: runs of records of one partition, ends of partitions, errors."""
+        run: list[KafkaMessage] = []
+        place: Partition | None = None
+        for message in messages:
+            if message.error() is None:
+                here = (str(message.topic()), int(message.partition() or 0))
+                if here != place:
+                    self._take_run(place, run)
+                    place, run = here, []
+                run.append(message)
+            else:
+                self._take_run(place, run)
+                place, run = None, []
+                self._take_error(message)
+        self._take_run(place, run)
+
+    def _take_run(self, place: Partition | None, run: list[KafkaMessage]) -> None:
+        if place is None or not run:
+            return
+        records, sizes = [], []
+        topic, partition = place
+        for message in run:
+            record, size = record_of(message, topic, partition)
+            records.append(record)
+            sizes.append(size)
+        with self._hand.lock:
+            lane = self._hand.lanes.get(place)
+            if lane is None or not lane.open or not lane.wanted:
+                return
+            late = 0
+            while late < len(records) and records[late].offset < lane.expected:
+                late += 1
+            if late < len(records):
+                lane.add(Chunk(records[late:], sizes[late:], records[-1].offset + 1))
+                self._hand.stir.notify_all()
+
+    def _take_error(self, message: KafkaMessage) -> None:
+        error = message.error()
+        assert error is not None
+        topic, partition = message.topic(), message.partition()
+        with self._hand.lock:
+            lane = None if topic is None or partition is None else self._hand.lanes.get((topic, partition))
+            if error.code() == KafkaError._PARTITION_EOF:
+                offset = message.offset()
+                if lane is not None and lane.open and offset is not None:
+                    lane.reach(offset)
+                    self._hand.stir.notify_all()
+                return
+        if lane is not None and lane.position is not None and topic is not None:
+            found = translate(error, f"reading {topic}/{partition}", settings=self._settings, topic=topic)
+            if isinstance(found, HistoryLost):
+                self._find_position(lane, found, truncated=error.code() == KafkaError._LOG_TRUNCATION)
+                return
+        self._on_error(error)
+
+    def _find_position(self, lane: Lane, found: SettledError, *, truncated: bool) -> None:
+        """The brokers do not hold what was asked for: removed by retention, or a log that went back."""
+        topic, partition = lane.place
+        try:
+            look = self._look(topic, [partition])
+        except Unavailable:
+            with self._hand.lock:
+                lane.open = False  # sought and looked at again
+            return
+        with self._hand.lock:
+            begin, end = look.begins[partition], look.ends[partition]
+            lane.begin, lane.end = begin, end
+            lane.open = False
+            if truncated or lane.expected > end:
+                self._hand.stop(lane, found)
+            elif lane.expected < begin:
+                lane.add(Chunk([], [], begin, gap_from=lane.expected))
+                self._hand.stir.notify_all()
+
+    # librdkafka's callbacks, on this thread (on the owner's while it closes).
+
+    def _on_assign(self, client: Client, partitions: list[TopicPartition]) -> None:
+        places = [(tp.topic, tp.partition) for tp in partitions]
+        client.incremental_assign([TopicPartition(*place, OFFSET_END) for place in places])
+        self._pause(places)
+        self._hand.assigned(places)
+
+    def _on_revoke(self, client: Client, partitions: list[TopicPartition]) -> None:
+        self._hand.revoke([(tp.topic, tp.partition) for tp in partitions])
+        if self._ending:
+            self._unassign(partitions)
+            return
+        self._going = partitions
+        try:
+            client.incremental_unassign([NOWHERE])  # refused: says that the unassignment comes later
+        except KafkaException:
+            return
+
+    def _on_lost(self, client: Client, partitions: list[TopicPartition]) -> None:
+        self._hand.lose([(tp.topic, tp.partition) for tp in partitions])
+        self._going = None
+        client.incremental_unassign(partitions)
+
+    def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        with self._hand.lock:
+            for tp in partitions:
+                lane = self._hand.lanes.get((tp.topic, tp.partition))
+                fault = error or tp.error
+                answers = self._answers.pop((tp.topic, tp.partition, tp.offset, tp.metadata or ""), ())
+                for answer in answers:
+                    answer.come, answer.error = True, fault
+                if lane is not None and fault is not None and not answers:
+                    lane.unconfirmed = True
+            self._hand.stir.notify_all()
+
+    def _on_error(self, error: KafkaError) -> None:
+        found = translate(
+            error, f"consuming as group {self._group.group!r}", settings=self._settings, group=self._group.group
+        )
+        code = error.code()
+        with self._hand.lock:
+            if error.fatal() or not (isinstance(found, (Unavailable, Fenced)) or is_absent(error)):
+                self._hand.fatal = found
+            elif code == KafkaError._ALL_BROKERS_DOWN or is_absent(error):
+                self._hand.fault = Unavailable(found.message, hint=found.hint)
+            else:
+                log.debug("group %s: %s", self._group.group, error)
+            self._hand.stir.notify_all()
+
+    def _translated(self, error: KafkaException | KafkaError, what: str, topic: str = "") -> SettledError:
+        return translate(error, what, settings=self._settings, topic=topic, group=self._group.group, operation="Read")
+
+
+def _committing(place: Partition, offset: int, mark: Mark) -> TopicPartition:
+    return TopicPartition(place[0], place[1], offset, mark.text())
