@@ -88,6 +88,11 @@ class Record(msgspec.Struct, Generic[T], frozen=True, gc=False):
     payload: T = None  # type: ignore[assignment]  # filled by `with_payload` when the annotation asks
 
     @property
+    def place(self) -> tuple[str, int]:
+        """Topic and partition."""
+        return self.topic, self.partition
+
+    @property
     def event_time(self) -> datetime | None:
         return None if self.event_time_us is None else from_us(self.event_time_us)
 

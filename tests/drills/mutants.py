@@ -19,6 +19,7 @@ from settled.engines.sqlite.consumer import SqliteConsumer
 from settled.engines.sqlite.pending import Batch
 from settled.engines.sqlite.producer import SqliteProducer
 from settled.outbox.relay import Relay
+from settled.store import NONE_APPLIED
 from settled.stores import shelf
 from settled.stores.sqlite import session
 from settled.stores.sqlite.store import SqliteStore
@@ -116,15 +117,17 @@ def quarantine_drops_the_record() -> None:
 def redrive_ends_in_a_transaction_of_its_own() -> None:
     settle = session.SqliteSession.settle
 
-    def apart(self: session.SqliteSession, endings: Any, progress: Any, charges: Any = ()) -> None:
+    def apart(
+        self: session.SqliteSession, endings: Any, progress: Any, charges: Any = (), applied: Any = NONE_APPLIED
+    ) -> None:
         if not self._redrive:
-            settle(self, endings, progress, charges)
+            settle(self, endings, progress, charges, applied)
             return
         self._redrive = False
         settle(self, [], progress, charges)
         windows.reach("redrive-written")
         self.begin(progress, redrive=True)
-        settle(self, endings, progress)
+        settle(self, endings, progress, (), applied)
 
     session.SqliteSession.settle = apart  # type: ignore[method-assign]
 
@@ -180,7 +183,7 @@ def shutdown_settles_what_never_ran() -> None:
 
     def forgetful(self: worker.Worker) -> None:
         for found in self._ownership.assignments.values():
-            found.frontier._open.clear()
+            found.frontier._runs.clear()
         end(self)
 
     worker.Worker._end = forgetful  # type: ignore[method-assign]
@@ -198,7 +201,8 @@ def marks_are_pruned_before_redelivery_ends() -> None:
 @mutant
 def inbox_is_not_asked() -> None:
     session.SqliteSession.screen = lambda self, records: [None] * len(records)  # type: ignore[method-assign]
-    session._MARK = session._MARK.replace("DO NOTHING", "DO UPDATE SET settled_us = excluded.settled_us")
+    session._MARK = session._MARK.replace("OR IGNORE", "OR REPLACE")
+    session._MARK_RUN = session._MARK_RUN.replace("OR IGNORE", "OR REPLACE")
 
 
 @mutant

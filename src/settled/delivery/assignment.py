@@ -84,7 +84,7 @@ class Assignment:
         failed before, for the caller to `hold`."""
         records = fetched.records
         failed: list[Record] = []
-        self.frontier.received([record.offset for record in records], fetched.next_offset, fetched.witness)
+        self.frontier.received(_offsets(records), fetched.next_offset, fetched.witness)
         if self.suspects_left or self.attempts:
             records, failed = self._sorted_out(records)
         self.lanes.add(records)
@@ -165,11 +165,13 @@ class Assignment:
 
     def ended(self, records: Sequence[Record]) -> None:
         """These records' endings are durable: their keys are free and the frontier may move."""
-        self.frontier.ended(sorted(record.offset for record in records))
+        offsets = [record.offset for record in records]
+        offsets.sort()
+        self.frontier.ended(offsets)
         for record in records if self.attempts or self.held else ():
             self.attempts.pop(record.offset, None)
             self.held.pop(record.offset, None)
-        self.lanes.release({record.key for record in records})
+        self.lanes.ended(records)
 
     def hold(self, record: Record, attempts: Attempts, due: float) -> None:
         """The record failed and waits; its key waits with it."""
@@ -194,3 +196,10 @@ class Assignment:
             if record.offset in self.held:
                 self.held[record.offset].running = False
         self.suspects[:0] = [record for record in records if record.offset not in self.held]
+
+
+def _offsets(records: Sequence[Record]) -> Sequence[int]:
+    """The offsets of fetched records, which rise."""
+    if records and records[-1].offset - records[0].offset + 1 == len(records):  # without a hole, as nearly always
+        return range(records[0].offset, records[-1].offset + 1)
+    return [record.offset for record in records]

@@ -83,11 +83,11 @@ class Attempt:
         total = Report(group, [], [], [])
         while not (total.failures or total.fault) and (claimed := group.claim(1)):
             if id(claimed[0]) in ended:
-                total.endings.append(Ending(claimed[0], Outcome.DUPLICATE))
+                total.ended.append(Ending(claimed[0], Outcome.DUPLICATE))
                 continue
             single = Group(claimed, {key: Part(each.now, each.now) for key, each in group.parts.items()})
             report = self._guarded(single, self._settle_group)
-            total.endings += report.endings
+            total.ended += report.endings
             total.failures += report.failures
             total.returned += report.returned
             total.fault = report.fault
@@ -153,7 +153,8 @@ class Attempt:
         windows.reach("effect-made")
         progress = run.progress()
         try:
-            self._session.settle(run.endings + group.endings, progress, group.charges)
+            applied = group.placed() if run.applied else {}
+            self._session.settle(run.endings + group.endings, progress, group.charges, applied)
         except (Unavailable, Fenced, Conflict):
             raise
         except Exception as error:  # noqa: BLE001 - a constraint checked at commit, a swallowed error or refusal
@@ -163,7 +164,9 @@ class Attempt:
         if group.endings:
             windows.reach("decisions-written")
         windows.reach("redrive-written" if group.redrive else "effect-committed")
-        return Report(group, run.endings, run.failures, run.returned, progress=progress, worked=worked)
+        return Report(
+            group, run.endings, run.failures, run.returned, applied=run.applied, progress=progress, worked=worked
+        )
 
     def _failed_at_commit(self, group: Group, error: Exception) -> Report:
         """The commit itself was refused. A record that was alone is to blame; of several it is not known which, and

@@ -26,6 +26,7 @@ from settled.store import QuarantineEntry
 
 SLOW_FACTOR = 2  # a group that takes so many times its target time is slow
 SLOW_AT_LEAST_S = 0.1
+PARTITIONS = 4  # a group takes no less than its share by so many from one: each costs statements of its own
 SAVE_AFTER_S = 0.2  # how long a frontier, an ending or a charge waits for a group to go along with
 
 
@@ -282,15 +283,16 @@ class Dispatch:
         if self._linger(active, now):
             return None
         active = self._apart_from_others(active)
-        left, left_bytes = self._share(active), float(self._subscription.group_bytes)
+        share, left_bytes = self._share(active), float(self._subscription.group_bytes)
+        left = share
         takers: dict[Partition, list[Record]] = {}
         for number, found in enumerate(active):
             average = self._in_flight.average(found.place)
             fitting = int(left_bytes / average) if average else left
             if fitting < 1 and takers:
                 break
-            fair = -(-left // (len(active) - number))
-            records = found.lanes.take(max(1, min(fair, fitting)))
+            fair = max(-(-left // (len(active) - number)), share // PARTITIONS)
+            records = found.lanes.take(max(1, min(fair, fitting, left)))
             if records:
                 takers[found.place] = records
                 left -= len(records)

@@ -6,12 +6,13 @@ import threading
 import time
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from itertools import repeat
 
 import msgspec
 
 from settled.engine import Partition
 from settled.errors import SettledError
-from settled.outcome import Attempts, Ending, Failure
+from settled.outcome import Attempts, Ending, Failure, Outcome
 from settled.record import Record
 from settled.store import Progress
 
@@ -61,6 +62,15 @@ class Group:
     def size(self) -> int:
         return len(self._all)
 
+    def placed(self) -> dict[Partition, list[Record]]:
+        """The same by partition, as they were taken from its lanes where that is still so."""
+        if self.by_place is not None and not self.short:
+            return self.by_place
+        placed: dict[Partition, list[Record]] = {}
+        for record in self._all:
+            placed.setdefault((record.topic, record.partition), []).append(record)
+        return placed
+
     def claim(self, most: int) -> list[Record]:
         with self._lock:
             claimed = self._all[self._claimed : self._claimed + most]
@@ -93,7 +103,8 @@ class Group:
 class Report(msgspec.Struct):
     """What became of a group. Every claimed record is in exactly one of endings, failures and returned.
 
-    endings    durable
+    applied    all records of the group ended as APPLIED, durably: the usual case, in which no ending is made of each
+    ended      endings that are durable, of other groups
     failures   ran and failed; nothing of them is stored yet
     returned   did not run, or ran and was undone without a fault of its own
     fault      Unavailable or Fenced: nothing was written, all records are in `returned`
@@ -104,12 +115,23 @@ class Report(msgspec.Struct):
     """
 
     group: Group
-    endings: list[Ending]
+    ended: list[Ending]
     failures: list[tuple[Record, Failure]]
     returned: list[Record]
     fault: SettledError | None = None
+    applied: bool = False
     progress: Sequence[Progress] = ()
     written: bool = True
     isolate: bool = False
     seconds: float = 0.0
     worked: float = 0.0
+
+    @property
+    def endings(self) -> list[Ending]:
+        """How the records ended, one by one."""
+        return list(map(Ending, self.group.records, repeat(Outcome.APPLIED))) if self.applied else self.ended
+
+    @property
+    def count(self) -> int:
+        """How many records ended."""
+        return self.group.size if self.applied else len(self.ended)

@@ -1,7 +1,8 @@
 """Lanes: the records of one key in one partition run in order, one at a time; other keys pass by. No I/O.
 
 A key is busy while one of its records runs or is held after a failure; its later records wait behind it. Records
-without a key (or all records, where the contract orders nothing) have no lane.
+without a key (or all records, where the contract orders nothing) have no lane. Where nothing is busy, a group is
+taken from the front as it is; its keys are noted one by one only if somebody asks for a key before all of it has ended.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ class Lanes:
         self._ordered = ordered
         self._ready: deque[Record] = deque()
         self._waiting: dict[bytes | None, deque[Record] | None] = {}  # a key is in here while it is busy
+        self._out: Sequence[Record] | None = None  # taken while nothing was busy: their keys are busy and not noted yet
         self._apart: deque[Record] = deque()
         self.slow: set[bytes] = set()  # keys whose records run alone, so that they delay nobody else
 
@@ -49,15 +51,23 @@ class Lanes:
 
     def take(self, most: int) -> list[Record]:
         """Up to `most` records that may run together in one group, in order; their keys are busy from now on."""
-        ready, waiting = self._ready, self._waiting
-        if not self._ordered or not (waiting or self.slow):  # nothing is busy: take from the front
+        self._note()
+        if not self._ordered or not (self._waiting or self.slow):  # nothing is busy: take from the front
+            ready = self._ready
             taken = [ready.popleft() for _ in range(min(most, len(ready)))]
-            own = {record.key for record in taken} if self._ordered else set()
-        else:
-            taken, own = self._take_free(most)
+            self._out = taken if self._ordered and taken else None
+            return taken
+        taken, own = self._take_free(most)
         own.discard(None)
-        waiting.update(dict.fromkeys(own))
+        self._waiting.update(dict.fromkeys(own))
         return taken
+
+    def _note(self) -> None:
+        """Note the keys of what was taken from the front."""
+        if self._out is not None:
+            keys, self._out = {record.key for record in self._out}, None
+            keys.discard(None)
+            self._waiting.update(dict.fromkeys(keys))
 
     def _take_free(self, most: int) -> tuple[list[Record], set[bytes | None]]:
         """The first records whose keys are free, and those keys; the others passed on the way wait."""
@@ -92,6 +102,7 @@ class Lanes:
 
     def wait_behind(self, record: Record) -> bool:
         """Put the record behind all that waits for its key, if the key is busy; false if it is free."""
+        self._note()
         if not self._ordered or record.key is None or record.key not in self._waiting:
             return False
         self._behind(record.key).append(record)
@@ -99,10 +110,19 @@ class Lanes:
 
     def has_key(self, key: bytes | None) -> bool:
         """Whether the key is busy."""
+        self._note()
         return key is not None and key in self._waiting
+
+    def ended(self, records: Sequence[Record]) -> None:
+        """These records ended, and no other record of their keys runs or is held: the keys are free."""
+        if records is self._out:  # nobody has asked for one of them
+            self._out = None
+        else:
+            self.release({record.key for record in records})
 
     def release(self, keys: Iterable[bytes | None]) -> None:
         """These keys are no longer busy; what waited behind them is ready, ahead of all that came later."""
+        self._note()
         pop = self._waiting.pop
         for key in keys:
             waited = pop(key, None)
@@ -111,11 +131,13 @@ class Lanes:
 
     def hold(self, key: bytes | None) -> None:
         """The key stays (or becomes) busy without a running record: one of its records waits for a retry."""
+        self._note()
         if self._ordered and key is not None and key not in self._waiting:
             self._waiting[key] = None
 
     def give_back(self, records: Sequence[Record], *, held: AbstractSet[bytes | None]) -> None:
         """Taken records that did not run are next of their key: ready again, or waiting where the key is `held`."""
+        self._note()
         keys: dict[bytes, None] = {}  # in the records' order
         for record in reversed(records):
             key = record.key

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from operator import attrgetter
 
 from settled.delivery.assignment import Assignment
 from settled.delivery.dispatch import Dispatch
@@ -21,7 +20,6 @@ from settled.record import Record
 from settled.store import QuarantineEntry, Selection, Store
 
 log = logging.getLogger("settled.delivery")
-_OUTCOME = attrgetter("outcome")
 
 
 class Reckoning:
@@ -58,8 +56,7 @@ class Reckoning:
             moved = owned.get((progress.topic, progress.partition))
             if moved is not None:
                 moved.stored = max(moved.stored, progress.frontier)
-        durable = report.endings + group.endings if report.written and group.endings else report.endings
-        self._end(durable, owned, group)
+        self._end_durably(report, owned)
         for record, failure in report.failures:
             self._fail(group, record, failure, owned)
         self._return(report, owned)
@@ -67,11 +64,7 @@ class Reckoning:
             ran = sum(ending.outcome is not Outcome.DUPLICATE for ending in report.endings) + len(report.failures)
             for found in owned.values():
                 found.suspects_ran(ran)
-        if durable:
-            counts = Counter(map(_OUTCOME, durable))
-            self._judge.succeeded(counts[Outcome.APPLIED])
-            self._dispatch.size.observe(len(report.endings), report.worked)
-            self._events.tell(Settled(self._consumer, dict(counts), report.seconds))
+        self._tell(report)
 
     def _still_owned(self, group: Group) -> dict[Partition, Assignment]:
         """The partitions of the group that are this member's still, under the same epoch."""
@@ -93,14 +86,34 @@ class Reckoning:
             if found is not None:
                 found.charges.insert(0, (record, attempts))
 
-    def _end(self, endings: list[Ending], owned: dict[Partition, Assignment], group: Group | None = None) -> None:
-        by_place: dict[Partition, list[Record]] = {}
-        if group is not None and group.by_place and not (group.endings or group.short or len(endings) < group.size):
-            by_place = group.by_place  # the usual case: all of it ended, and is sorted already
+    def _end_durably(self, report: Report, owned: dict[Partition, Assignment]) -> None:
+        """What was decided before and what this group's run made of its records."""
+        if report.written:
+            self._end(report.group.endings, owned)
+        if report.applied:
+            self._end_all(report.group.placed(), owned)
         else:
-            for ending in endings:
-                record = ending.record
-                by_place.setdefault((record.topic, record.partition), []).append(record)
+            self._end(report.ended, owned)
+
+    def _tell(self, report: Report) -> None:
+        decided = report.group.endings if report.written else []
+        if not (decided or report.count):
+            return
+        counts = Counter(ending.outcome for ending in (*decided, *report.ended))
+        if report.applied:
+            counts[Outcome.APPLIED] += report.count
+        self._judge.succeeded(counts[Outcome.APPLIED])
+        self._dispatch.size.observe(report.count, report.worked)
+        self._events.tell(Settled(self._consumer, dict(counts), report.seconds))
+
+    def _end(self, endings: list[Ending], owned: dict[Partition, Assignment]) -> None:
+        by_place: dict[Partition, list[Record]] = {}
+        for ending in endings:
+            record = ending.record
+            by_place.setdefault((record.topic, record.partition), []).append(record)
+        self._end_all(by_place, owned)
+
+    def _end_all(self, by_place: dict[Partition, list[Record]], owned: dict[Partition, Assignment]) -> None:
         for place, records in by_place.items():
             found = owned.get(place)
             if found is not None:

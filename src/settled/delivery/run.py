@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from itertools import repeat
 
 from settled.delivery.binding import Binding
 from settled.delivery.group import Group
@@ -29,6 +28,7 @@ class Run:
 
     def __init__(self, session: Session, binding: Binding, group: Group, retry: RetryPolicy, *, inbox: bool) -> None:
         self.session, self.binding, self.group, self.retry, self.inbox = session, binding, group, retry, inbox
+        self.applied = False  # all of the group: then there are no endings one by one
         self.endings: list[Ending] = []
         self.failures: list[tuple[Record, Failure]] = []
         self.returned: list[Record] = []
@@ -64,8 +64,6 @@ class Run:
         return {ending.record.id for ending in self.group.endings if ending.outcome is not Outcome.DUPLICATE}
 
     def _endings(self, ended: list[Record]) -> list[Ending]:
-        if not self._screened:
-            return list(map(Ending, ended, repeat(Outcome.APPLIED)))
         return [self._screened.get(id(record)) or Ending(record, Outcome.APPLIED) for record in ended]
 
     def plainly(self) -> bool:
@@ -88,7 +86,9 @@ class Run:
                 return True
             group.rewind()
             return False
-        self.endings = self._endings(group.records)
+        self.applied = not self._screened
+        if self._screened:
+            self.endings = self._endings(group.records)
         return True
 
     def _run_each(self) -> None:

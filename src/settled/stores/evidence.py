@@ -5,8 +5,9 @@ Pure: no I/O. Texts are bounded in bytes and cleaned of what a database cannot h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ import msgspec
 from settled.errors import ContractError
 from settled.outcome import Attempts, Ending, Failure, Outcome
 from settled.record import Headers, Record, from_us
-from settled.store import ConsumerSpec, QuarantineEntry
+from settled.store import Applied, ConsumerSpec, QuarantineEntry
 
 VALUE_LIMIT = 1024 * 1024  # a value above it is kept once, whole, in a table of its own
 NOTE_BYTES = 500
@@ -218,12 +219,18 @@ def judge(
     return judged
 
 
-def applied_versions(endings: Sequence[Ending]) -> dict[tuple[str, bytes], int]:
-    """The version that each (topic, key) will have when these endings are committed."""
+def all_endings(endings: Sequence[Ending], applied: Applied) -> Iterator[Ending]:
+    """The endings, and those of `applied`, one by one."""
+    yield from endings
+    for record in chain(*applied.values()):
+        yield Ending(record, Outcome.APPLIED)
+
+
+def applied_versions(endings: Sequence[Ending], applied: Applied) -> dict[tuple[str, bytes], int]:
+    """The version that each (topic, key) will have when these endings are committed, and those of `applied`."""
     highest: dict[tuple[str, bytes], int] = {}
-    for ending in endings:
-        record = ending.record
-        if ending.outcome is Outcome.APPLIED and record.version is not None and record.key is not None:
+    for record in (ending.record for ending in all_endings(endings, applied) if ending.outcome is Outcome.APPLIED):
+        if record.version is not None and record.key is not None:
             place = (record.topic, record.key)
             highest[place] = max(record.version, highest.get(place, record.version))
     return highest

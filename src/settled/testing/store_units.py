@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
 from settled.errors import ContractError, Fenced, HistoryLost, Refused
 from settled.outcome import Ending, Outcome
-from settled.store import Conflict, ConsumerSpec, Position, Session, Store
+from settled.store import Asked, Conflict, ConsumerSpec, Position, Session, Store
 from settled.testing.store_tools import (
     GROUP,
     IDENTITY,
@@ -88,6 +90,37 @@ class UnitCases(StoreCases):
         assert store.tally(GROUP) == {}
         assert self.effects(store) == ["e0", "e0"]
         plain.close()
+
+    @pytest.mark.parametrize("offsets", [(0, 1, 2), (0, 2, 7), (2, 0, 1)])
+    def test_applied_by_partition(self, store: Store, offsets: tuple[int, ...]) -> None:
+        for partition in (0, 1):
+            store.acquire(GROUP, TOPIC, partition, 1, IDENTITY)
+        with closing(store.session(ConsumerSpec(consumer=GROUP, versioned=True))) as session:
+            here = [record(offset, version=offset + 1) for offset in offsets]
+            there = [record(5, "there", partition=1, version=9)]
+            session.charge(at(0), [(here[1], tried())])
+            session.begin([at(0), at(0, partition=1)])
+            ended = [Ending(record(9), Outcome.DISCARDED)]
+            progress = [at(10), at(6, partition=1)]
+            session.settle(ended, progress, (), {(TOPIC, 0): here, (TOPIC, 1): there})
+            assert session.settled([*here, *there]) == [Outcome.APPLIED] * 4
+            assert store.tally(GROUP) == {Outcome.APPLIED: 4, Outcome.DISCARDED: 1}
+            assert store.attempts(GROUP, TOPIC, 0) == []
+            for each in (*here, *there):
+                number, offset = each.partition, each.offset
+                asked = Asked(consumer=GROUP, topic=TOPIC, event_id=each.id, partition=number, offset=offset)
+                assert store.watch(asked, 0.0).own
+            session.begin([at(10), at(6, partition=1)])
+            later = record(20, version=max(offsets) + 1)
+            assert session.screen([later, record(6, partition=1, version=9)]) == [Outcome.STALE] * 2
+            session.rollback()
+
+    def test_applied_meets_another_settlement(self, store: Store, session: Session) -> None:
+        self.unit(session, records(1), 2)
+        session.begin([at(2)])
+        with pytest.raises(Conflict):
+            session.settle([], [at(3)], (), {(TOPIC, 0): records(0, 1, 2)})
+        assert store.tally(GROUP) == {Outcome.APPLIED: 1}
 
     def test_a_frontier_never_goes_back(self, store: Store, session: Session) -> None:
         session.begin([at(0)])

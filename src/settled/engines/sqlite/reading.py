@@ -219,7 +219,7 @@ def _serve(cursor: Cursor, head: Head, batches: list[Stored], payloads: list[byt
         inside = batch.base < cursor.position
         if inside:
             found = found[cursor.position - batch.base :]
-        records = records + found if records else found
+        records += found
         size += sum(record.size for record in found) if inside else batch.size
         cursor.position, cursor.chain, cursor.typical = batch.next, batch.chain, max(1, batch.count)
     out: list[Fetched | Stopped] = []

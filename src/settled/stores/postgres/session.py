@@ -4,9 +4,10 @@ go out together at the end, and the frontier's row is locked only from there to 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count as counting
+from itertools import repeat
 from typing import Any
 
 import psycopg
@@ -18,16 +19,16 @@ from settled.errors import ContractError, Fenced, Refused, SettledError, Unavail
 from settled.outbox_row import Row
 from settled.outcome import Attempts, Ending, Outcome
 from settled.record import Record
-from settled.store import AtHand, Calls, Conflict, ConsumerSpec, Progress, Tx
+from settled.store import NONE_APPLIED, Applied, AtHand, Calls, Conflict, ConsumerSpec, Progress, Tx
 from settled.stores import evidence, shelf
 from settled.stores.calls import StoredCalls
 from settled.stores.fence import fenced
 from settled.stores.outgoing import Outgoing
-from settled.stores.postgres import outbox, texts
+from settled.stores.postgres import arrays, outbox, texts
 from settled.stores.postgres.link import BEGIN, Link
 from settled.stores.postgres.tx import PostgresTx
 
-_units = itertools.count(1)
+_units = counting(1)
 
 
 class PostgresSession:
@@ -109,6 +110,7 @@ class PostgresSession:
         endings: Sequence[Ending],
         progress: Sequence[Progress],
         charges: Sequence[tuple[Record, Attempts]] = (),
+        applied: Applied = NONE_APPLIED,
     ) -> None:
         if not self._unit:
             raise ContractError("there is no unit to settle", field="session", hint="call begin first")
@@ -116,7 +118,7 @@ class PostgresSession:
             self.check()
             self._link.connection.guarded = False
             self.outgoing.flush()
-            self._write(endings, progress, charges)
+            self._write(endings, applied, progress, charges)
             windows.reach("marks-written")  # effect and marks are made, nothing is committed
             self._link.commit()
         except psycopg.errors.IntegrityError:
@@ -193,7 +195,8 @@ class PostgresSession:
             outbox.insert(self._link, rows)
 
     def _marks(self, records: Sequence[Record]) -> dict[str, int]:
-        found: Iterable[Any] = self._link.all(texts.SCREEN, (self._consumer, [record.id for record in records]))
+        ids = arrays.of_texts([record.id for record in records])
+        found: Iterable[Any] = self._link.all(texts.SCREEN, (self._consumer, ids))
         return dict(found)
 
     def _versions(self, records: Sequence[Record]) -> dict[tuple[str, bytes], int]:
@@ -206,21 +209,25 @@ class PostgresSession:
         return found
 
     def _write(
-        self, endings: Sequence[Ending], progress: Sequence[Progress], charges: Sequence[tuple[Record, Attempts]]
+        self,
+        endings: Sequence[Ending],
+        applied: Applied,
+        progress: Sequence[Progress],
+        charges: Sequence[tuple[Record, Attempts]],
     ) -> None:
-        places = self._places_of([ending.record for ending in endings])
+        places = self._places_of({ending.record.place for ending in endings}.union(applied))
         statements: list[tuple[str, Any]] = []
         expected: list[int] = []
         if self._redrive:
-            for ending in endings:
-                self._mark_redriven(ending, places[(ending.record.topic, ending.record.partition)])
-        elif endings:
+            for ending in evidence.all_endings(endings, applied):
+                self._mark_redriven(ending, places[ending.record.place])
+        elif endings or applied:
             if self.spec.inbox:
-                statement, count = self._mark(endings, places)
+                statement, count = self._mark(endings, applied, places)
                 statements.append(statement)
                 expected.append(count)
             self._shelve(endings, places)
-        versions = evidence.applied_versions(endings) if self.spec.versioned else {}
+        versions = evidence.applied_versions(endings, applied) if self.spec.versioned else {}
         if versions:
             topics, keys = [place[0] for place in versions], [place[1] for place in versions]
             statements.append((texts.VERSION, (self._consumer, topics, keys, list(versions.values()))))
@@ -229,37 +236,42 @@ class PostgresSession:
             self._charge(record, attempts)
         statements.append((texts.CHARGED, (list(places.values()),)))
         statements.append((texts.MOVE, (*self._moves(progress), self._unit)))
-        found = self._link.pipeline(statements)
+        try:
+            found = self._link.pipeline(statements)
+        except psycopg.errors.UniqueViolation as exc:  # of a mark: nothing else in here can meet another's row
+            raise Conflict("another transaction settled one of these ids meanwhile") from exc
         if any(cursor.rowcount != count for cursor, count in zip(found, expected, strict=False)):
             raise Conflict("another transaction settled one of these ids meanwhile")
         if found[-1].rowcount != len(progress):
             self._explain_fence(progress)
         charged = set(found[-2].fetchall())
         if charged:
-            ended = {(places[(e.record.topic, e.record.partition)], e.record.offset) for e in endings}
+            ended = {(places[e.record.place], e.record.offset) for e in evidence.all_endings(endings, applied)}
             self._link.run_many(texts.FORGET, [row for row in charged if row in ended])
 
-    def _mark(self, endings: Sequence[Ending], places: dict[Partition, int]) -> tuple[tuple[str, Any], int]:
-        """The statement that marks, and how many rows it must add."""
-        duplicate = Outcome.DUPLICATE
-        marked = [ending for ending in endings if ending.outcome is not duplicate]
-        ids = [ending.record.id for ending in marked]
-        offsets = [ending.record.offset for ending in marked]
-        outcomes = {ending.outcome for ending in marked}
-        if len(outcomes) == len(places) == 1:  # as nearly always
-            alike = (int(outcomes.pop()), *places.values())
-            return (texts.MARK_ALIKE, (self._consumer, *alike, ids, offsets)), len(ids)
-        each = [int(ending.outcome) for ending in marked]
-        where = [places[(ending.record.topic, ending.record.partition)] for ending in marked]
-        return (texts.MARK, (self._consumer, ids, each, where, offsets)), len(ids)
+    def _mark(
+        self, endings: Sequence[Ending], applied: Applied, places: dict[Partition, int]
+    ) -> tuple[tuple[str, Any], int]:
+        """The statement that marks, and how many rows it must add. Duplicates have theirs."""
+        marked = [ending for ending in endings if ending.outcome is not Outcome.DUPLICATE]
+        records = [ending.record for ending in marked]
+        outcomes = [int(ending.outcome) for ending in marked]
+        where = [places[record.place] for record in records]
+        for place, theirs in applied.items():
+            records += theirs
+            outcomes += repeat(int(Outcome.APPLIED), len(theirs))
+            where += repeat(places[place], len(theirs))
+        ids = arrays.of_texts([record.id for record in records])
+        offsets = arrays.of_numbers([record.offset for record in records])
+        rows = (ids, arrays.of_numbers(outcomes), arrays.of_numbers(where), offsets)
+        return (texts.MARK, (self._consumer, *rows)), len(records)
 
     def _shelve(self, endings: Sequence[Ending], places: dict[Partition, int]) -> None:
         quarantined = [ending for ending in endings if ending.outcome is Outcome.QUARANTINED]
         if quarantined:
             now = self._link.now()
             for ending in quarantined:
-                place = places[(ending.record.topic, ending.record.partition)]
-                shelf.add(self._link, self.spec, self._consumer, place, ending, now)
+                shelf.add(self._link, self.spec, self._consumer, places[ending.record.place], ending, now)
 
     def _mark_redriven(self, ending: Ending, place: int) -> None:
         """The new ending takes the mark's place; the entry is settled, discarded, or held again."""
@@ -303,7 +315,7 @@ class PostgresSession:
         return outage
 
     def _charge(self, record: Record, attempts: Attempts) -> None:
-        place = self._places_of([record])[(record.topic, record.partition)]
+        place = self._places_of([record.place])[record.place]
         self._link.run(texts.CHARGE, (place, record.offset, record.id, evidence.encode_attempts(attempts)))
 
     def _place(self, topic: str, partition: int) -> int:
@@ -316,8 +328,8 @@ class PostgresSession:
             place = self._places[(topic, partition)] = int(rows[0][0])
         return place
 
-    def _places_of(self, records: Sequence[Record]) -> dict[Partition, int]:
-        places = {key: self._place(*key) for key in {(record.topic, record.partition) for record in records}}
+    def _places_of(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        places = {partition: self._place(*partition) for partition in partitions}
         if -1 in places.values():
             raise ContractError("a record is of a partition that was never acquired", field="endings")
         return places

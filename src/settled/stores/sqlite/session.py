@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter
 from typing import Any
 
 import apsw
@@ -18,7 +17,7 @@ from settled.errors import ContractError, Fenced
 from settled.outbox_row import Row
 from settled.outcome import Attempts, Ending, Outcome
 from settled.record import Record
-from settled.store import AtHand, Calls, Conflict, ConsumerSpec, Progress, Tx
+from settled.store import NONE_APPLIED, Applied, AtHand, Calls, Conflict, ConsumerSpec, Progress, Tx
 from settled.stores import evidence, shelf
 from settled.stores.calls import StoredCalls
 from settled.stores.fence import fenced
@@ -39,10 +38,9 @@ _PLACE = (
     "SELECT p.id FROM settled_frontier p JOIN settled_topic t ON t.id = p.topic_id"
     " WHERE p.consumer_id = ? AND t.name = ? AND p.partition = ?"
 )
-_MARK = (
-    "INSERT INTO settled_inbox (consumer_id, event_id, outcome, place_id, place_offset, settled_us)"
-    " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
-)
+_INBOX = "INSERT OR IGNORE INTO settled_inbox (consumer_id, event_id, outcome, place_id, place_offset, settled_us)"
+_MARK = f"{_INBOX} VALUES (?, ?, ?, ?, ?, ?)"
+_MARK_RUN = f"{_INBOX} SELECT ?, value, {int(Outcome.APPLIED)}, ?, ? + rowid, ? FROM carray(?)"  # offsets in a row
 _REPLACE = (
     "UPDATE settled_inbox SET outcome = ?3, settled_us = ?4"
     f" WHERE consumer_id = ?1 AND event_id = ?2 AND outcome = {int(Outcome.QUARANTINED)}"
@@ -66,7 +64,6 @@ _VERSION_OF = (
     "SELECT version FROM settled_version WHERE consumer_id = ?"
     " AND topic_id = (SELECT id FROM settled_topic WHERE name = ?) AND record_key = ?"
 )
-_PARTITION = attrgetter("topic", "partition")
 _SCREEN = (  # a join, so that each id is looked up in the index as it stands, and none is sorted into a table first
     "SELECT i.event_id, i.outcome FROM carray(?) AS wanted CROSS JOIN settled_inbox AS i"
     " ON i.consumer_id = ? AND i.event_id = wanted.value"
@@ -148,6 +145,7 @@ class SqliteSession:
         endings: Sequence[Ending],
         progress: Sequence[Progress],
         charges: Sequence[tuple[Record, Attempts]] = (),
+        applied: Applied = NONE_APPLIED,
     ) -> None:
         if not self._unit:
             raise ContractError("there is no unit to settle", field="session", hint="call begin first")
@@ -159,8 +157,8 @@ class SqliteSession:
                 self._open()
             self._handle.guarded = False
             self._move(progress)
-            if endings:
-                self._mark(endings)
+            if endings or applied:
+                self._mark(endings, applied)
             for record, attempts in charges:
                 self._charge(record, attempts)
             windows.reach("marks-written")  # effect and marks are made, nothing is committed
@@ -292,39 +290,42 @@ class SqliteSession:
                 held = dict(self._handle.all(_EPOCHS, (_numbers([place]),)))
                 raise self._fenced(each, held.get(place))
 
-    def _mark(self, endings: Sequence[Ending]) -> None:
+    def _mark(self, endings: Sequence[Ending], applied: Applied) -> None:
         now = wall_us()
-        places = self._places_of([ending.record for ending in endings])
+        places = self._places_of({ending.record.place for ending in endings}.union(applied))
         if self._redrive:
-            for ending in endings:
-                place = places[(ending.record.topic, ending.record.partition)]
-                self._mark_redriven(ending, place, now)
+            for ending in evidence.all_endings(endings, applied):
+                self._mark_redriven(ending, places[ending.record.place], now)
         else:
             if self.spec.inbox:
+                for place, records in applied.items():
+                    self._mark_applied(records, places[place], now)
                 self._write_all(_MARK, self._mark_rows(endings, places, now))
             for ending in endings:
                 if ending.outcome is Outcome.QUARANTINED:
-                    place = places[(ending.record.topic, ending.record.partition)]
-                    shelf.add(self._handle, self.spec, self._consumer, place, ending, now)
+                    shelf.add(self._handle, self.spec, self._consumer, places[ending.record.place], ending, now)
         if self.spec.versioned:
-            versions = evidence.applied_versions(endings)
+            versions = evidence.applied_versions(endings, applied)
             self._write_all(_VERSION, [(self._consumer, *place, version) for place, version in versions.items()])
-        self._forget_attempts(endings, places)
+        self._forget_attempts(endings, applied, places)
+
+    def _mark_applied(self, records: Sequence[Record], place: int, now: int) -> None:
+        """Every record of the usual group goes through this: keep it short."""
+        consumer, offsets = self._consumer, [record.offset for record in records]
+        first, count = offsets[0], len(offsets)
+        if offsets == list(range(first, first + count)):
+            ids = apsw.carray(tuple([record.id for record in records]))
+            self._write(count, lambda: self._handle.run(_MARK_RUN, (consumer, place, first - 1, now, ids)))
+        else:
+            rows = [(consumer, record.id, int(Outcome.APPLIED), place, record.offset, now) for record in records]
+            self._write_all(_MARK, rows)
 
     def _mark_rows(self, endings: Sequence[Ending], places: dict[Partition, int], now: int) -> list[tuple[object, ...]]:
-        """A row for each ending but duplicates, which have theirs. Every record goes through this: keep it short."""
-        consumer, duplicate = self._consumer, Outcome.DUPLICATE
-        by_number = {number: place for (_, number), place in places.items()}
-        if len(by_number) == len(places):  # one topic, the usual case
-            return [
-                (consumer, (record := ending.record).id, outcome, by_number[record.partition], record.offset, now)
-                for ending in endings
-                if (outcome := ending.outcome) is not duplicate
-            ]
+        """A row for each ending but duplicates, which have theirs."""
         return [
-            (consumer, (record := e.record).id, e.outcome, places[(record.topic, record.partition)], record.offset, now)
-            for e in endings
-            if e.outcome is not duplicate
+            (self._consumer, (record := ending.record).id, ending.outcome, places[record.place], record.offset, now)
+            for ending in endings
+            if ending.outcome is not Outcome.DUPLICATE
         ]
 
     def _mark_redriven(self, ending: Ending, place: int, now: int) -> None:
@@ -335,27 +336,29 @@ class SqliteSession:
             raise Conflict(f"the redrive of {ending.record.id!r} was ended by another")
 
     def _write_all(self, sql: str, rows: Sequence[tuple[object, ...]]) -> None:
-        """Each row must change one: a row that does not was settled by another transaction meanwhile."""
+        """Each row must change one."""
+        if rows:
+            self._write(len(rows), lambda: self._handle.run_many(sql, rows))
+
+    def _write(self, changes: int, write: Callable[[], object]) -> None:
+        """It must make so many changes: a row that is not changed was settled by another transaction meanwhile."""
         before = self._handle.connection.total_changes()
-        self._handle.run_many(sql, rows)
-        if self._handle.connection.total_changes() - before != len(rows):
+        write()
+        if self._handle.connection.total_changes() - before != changes:
             raise Conflict("another transaction settled one of these ids meanwhile")
 
     def _charge(self, record: Record, attempts: Attempts) -> None:
-        place = self._places_of([record])[(record.topic, record.partition)]
+        place = self._places_of([record.place])[record.place]
         self._handle.run(_CHARGE, (place, record.offset, record.id, evidence.encode_attempts(attempts)))
 
-    def _forget_attempts(self, endings: Sequence[Ending], places: dict[Partition, int]) -> None:
-        if not places:
-            return
+    def _forget_attempts(self, endings: Sequence[Ending], applied: Applied, places: dict[Partition, int]) -> None:
         known = set(self._handle.all(_CHARGED, (_numbers(places.values()),)))
         if known:
-            ended = {(places[(e.record.topic, e.record.partition)], e.record.offset) for e in endings}
+            ended = {(places[e.record.place], e.record.offset) for e in evidence.all_endings(endings, applied)}
             self._handle.run_many(_FORGET, list(known & ended))
 
-    def _places_of(self, records: Sequence[Record]) -> dict[Partition, int]:
-        keys = set(map(_PARTITION, records))
-        places = {key: self._place(*key) for key in keys}
+    def _places_of(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        places = {partition: self._place(*partition) for partition in partitions}
         if -1 in places.values():
             raise ContractError("a record is of a partition that was never acquired", field="endings")
         return places
