@@ -6,7 +6,7 @@ Unavailable (which any may raise: nothing happened, trying again is safe), and w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Literal, Protocol
 
 import msgspec
@@ -28,6 +28,7 @@ class Capabilities(msgspec.Struct, frozen=True):
     repeated_headers: bool = True  # header names may repeat
     producer_resume: bool = False  # a named producer can ask how far it came
     witness: bool = False  # marks show whether a log went back or was replaced
+    maintains: bool = False  # `maintain` applies retention; else the brokers do so themselves
     max_message_bytes: int = 1_000_000
 
 
@@ -318,8 +319,9 @@ class Engine(Protocol):
         for fewer partitions than there are, Unsupported where topics do not grow."""
         ...
 
-    def topics(self) -> list[TopicInfo]:
-        """All topics with their positions, each read as one consistent snapshot."""
+    def topics(self, names: Collection[str] | None = None) -> list[TopicInfo]:
+        """All topics, or those of the named ones that are there, with their positions; each read as one consistent
+        snapshot."""
         ...
 
     def groups(self, group: str | None = None) -> list[GroupInfo]:

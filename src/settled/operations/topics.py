@@ -27,11 +27,10 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 def topic(engine: Engine, name: str) -> TopicInfo:
     """The topic. Raises ContractError naming those that are there."""
     checked_name("topic", name)
-    infos = engine.topics()
-    for info in infos:
-        if info.spec.name == name:
-            return info
-    there = ", ".join(info.spec.name for info in infos[:10]) or "none yet"
+    found = engine.topics([name])
+    if found:
+        return found[0]
+    there = ", ".join(info.spec.name for info in engine.topics()[:10]) or "none yet"
     raise ContractError(f"there is no topic {name!r}", field="topic", value=name, hint=f"topics there: {there}")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import confluent_kafka
@@ -90,15 +90,11 @@ class Admin:
             self._when_led(name, partitions)
         return self._infos([name])[0]
 
-    def topics(self) -> list[TopicInfo]:
-        """All topics but the brokers' own."""
-        metadata = self._metadata()
-        return self._infos(sorted(name for name in metadata.topics if not name.startswith(INTERNAL)))
-
-    def topic(self, name: str) -> TopicInfo:
-        """One topic. Raises ContractError when there is none."""
-        self.description(name)
-        return self._infos([name])[0]
+    def topics(self, names: Collection[str] | None = None) -> list[TopicInfo]:
+        """All topics that this login may see but the brokers' own, or those of the named ones that are there."""
+        if names is None:
+            names = [name for name in self._metadata().topics if not name.startswith(INTERNAL)]
+        return self._infos(sorted(names))
 
     def found(self, name: str) -> Found:
         """A topic's settings. Raises ContractError when there is none."""

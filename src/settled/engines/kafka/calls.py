@@ -8,17 +8,20 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import confluent_kafka
+from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
 from settled.engines.kafka import faults
 from settled.engines.kafka.config import Settings
-from settled.errors import Unavailable
+from settled.errors import SettledError, Unavailable
 
 K = TypeVar("K")
 V = TypeVar("V")
 CALL_S = 10.0  # one call at the longest; no broker is told after so long
 SETTLE_S = 15.0  # all brokers know of a new topic after so long
 PAUSE_S = 0.05
+LOOK_S = 0.1  # how often what the client says of its connections is looked at
+GRACE_S = 5.0  # the client itself bounds a call; this is for one that does not
 
 
 class Cluster:
@@ -26,8 +29,11 @@ class Cluster:
 
     def __init__(self, settings: Settings, *, call_s: float = CALL_S) -> None:
         self.settings = settings
-        self.client = AdminClient(settings.admin(socket_connection_setup_timeout_ms=int(max(1.0, call_s) * 1000)))
         self.call_s = call_s
+        self._told: KafkaError | None = None  # what the client said last about its connections
+        self._answered = False
+        setup_ms = int(max(1.0, call_s) * 1000)
+        self.client = AdminClient(settings.admin(socket_connection_setup_timeout_ms=setup_ms, error_cb=self._tell))
 
     def all(
         self, call: Callable[..., Mapping[K, concurrent.futures.Future[V]]], asked: Any, what: str, **named: Any
@@ -69,17 +75,39 @@ class Cluster:
             time.sleep(PAUSE_S)
         return found
 
-    def fault(self, error: confluent_kafka.KafkaException, what: str, **named: str) -> Exception:
-        """The translated error, with the brokers that were asked."""
-        return faults.translate(error, what, settings=self.settings, **named)
+    def fault(self, error: confluent_kafka.KafkaException, what: str, **named: str) -> SettledError:
+        """The translated error, with the brokers that were asked and why they could not be."""
+        translated = faults.translate(error, what, settings=self.settings, **named)
+        if isinstance(translated, Unavailable) and self._told is not None:
+            refused = faults.translate(self._told, what, settings=self.settings, **named)
+            if not isinstance(refused, Unavailable):
+                return refused
+            translated.message += f"; {self.settings.log.cleaned(self._told.str())}"
+        return translated
 
     def _result(self, future: concurrent.futures.Future[V], what: str) -> V:
-        try:
-            return future.result(timeout=self.call_s + 5)
-        except concurrent.futures.TimeoutError as error:
-            raise Unavailable(
-                f"{what}: no answer within {self.call_s + 5:g} s", hint="look whether the brokers run"
-            ) from error
+        """The future's result. A login that is not accepted is told at once, unless there was an answer before."""
+        deadline = time.monotonic() + self.call_s + GRACE_S
+        while time.monotonic() < deadline:
+            try:
+                found = future.result(timeout=LOOK_S)
+            except concurrent.futures.TimeoutError:
+                self.client.poll(0)
+                if self._told is not None and not self._answered:
+                    refused = faults.translate(self._told, what, settings=self.settings)
+                    if not isinstance(refused, Unavailable):
+                        raise refused from None
+            except confluent_kafka.KafkaException:
+                self.client.poll(0)
+                raise
+            else:
+                self._answered, self._told = True, None
+                return found
+        raise Unavailable(f"{what}: no answer within {self.call_s + GRACE_S:g} s", hint="look whether the brokers run")
+
+    def _tell(self, error: KafkaError) -> None:
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self._told = error
 
     def _translated(self, error: Exception, what: str) -> Exception:
         if isinstance(error, confluent_kafka.KafkaException):

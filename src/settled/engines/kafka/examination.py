@@ -17,7 +17,7 @@ USEFUL = {"ALTER_CONFIGS": "retention follows the contract"}
 def examine(admin: Admin, spec: TopicSpec | None, durability: Durability) -> list[Examined]:
     """Changes nothing. Raises Unavailable, and ContractError for rights without which nothing can be looked at."""
     found = [_cluster(admin)]
-    if spec is not None and any(info.spec.name == spec.name for info in admin.topics()):
+    if spec is not None and admin.topics([spec.name]):
         found += _topic(admin, spec.name, durability)
     return found
 

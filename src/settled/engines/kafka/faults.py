@@ -119,7 +119,7 @@ def _forbidden(kind: str, flag: str) -> Callable[[KafkaError, Context], SettledE
             field="acl",
             value=operation,
             hint=f"kafka-acls --bootstrap-server {servers} --add --allow-principal User:{user} "
-            f"--operation {operation} {target}",
+            f"--operation {operation} {target} (docs/kafka.md lists all that are needed)",
         )
 
     return make

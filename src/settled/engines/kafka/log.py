@@ -1,7 +1,7 @@
 """librdkafka's log lines, as lines of the logger `settled.kafka`, without secrets.
 
 While a broker is away the client says so several times a second: one line in QUIET_S seconds of each kind and broker is
-told at its level, the rest at DEBUG. No line is above WARNING: what failed in the end is raised.
+told, the rest only at DEBUG. No line is above WARNING, and lost connections are INFO: what failed in the end is raised.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 
 LOGGER = logging.getLogger("settled.kafka")
 QUIET_S = 30.0
+CONNECTIONS = frozenset({"FAIL", "ERROR"})  # kinds of lines: a connection that failed or was lost
 
 
 class Log:
@@ -31,7 +32,7 @@ class Log:
 
     def log(self, level: int, form: str, *values: object) -> None:
         """One line as the client gives it: a form, and its values: kind, client, thread (the broker) with the text."""
-        level = min(level, logging.WARNING)
+        level = min(level, logging.INFO if values and values[0] in CONNECTIONS else logging.WARNING)
         if level > logging.DEBUG and self._told_before(values):
             level = logging.DEBUG
         if LOGGER.isEnabledFor(level):

@@ -166,6 +166,8 @@ def is_secret(name: str) -> bool:
 
 
 def named(name: str) -> str:
-    """The property whose dots were written as underscores."""
+    """The property whose dots were written as underscores. Callbacks have no dots."""
+    if name.endswith("_cb"):
+        return name
     dotted = name.replace("_", ".")
     return _UNDERSCORES.get(dotted, dotted)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Collection
 
 from settled import clock, sqlite
 from settled.engine import (
@@ -43,6 +44,7 @@ class SqliteEngine:
         durability=frozenset({"memory", "local"}),
         producer_resume=True,
         witness=True,
+        maintains=True,
         max_message_bytes=MAX_MESSAGE_BYTES,
     )
 
@@ -67,10 +69,10 @@ class SqliteEngine:
         other partitions from now on, so the order of a key's records across the change is not kept."""
         topics.grow(self._database, name, partitions)
         self._waker.wake("members")
-        return next(info for info in self.topics() if info.spec.name == name)
+        return self.topics([name])[0]
 
-    def topics(self) -> list[TopicInfo]:
-        return topics.describe(self._database)
+    def topics(self, names: Collection[str] | None = None) -> list[TopicInfo]:
+        return topics.describe(self._database, names)
 
     def groups(self, group: str | None = None) -> list[GroupInfo]:
         with self._database.reading() as connection:

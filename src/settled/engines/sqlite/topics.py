@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -97,10 +98,12 @@ def grow(database: Database, name: str, partitions: int) -> None:
         connection.execute("UPDATE log_meta SET topics = topics + 1")
 
 
-def describe(database: Database) -> list[TopicInfo]:
-    """All topics in one snapshot."""
+def describe(database: Database, names: Collection[str] | None = None) -> list[TopicInfo]:
+    """All topics, or those named that are there, in one snapshot."""
     with database.reading() as connection:
-        return _describe(connection, None)
+        if names is None:
+            return _describe(connection, None)
+        return [info for name in sorted(names) for info in _describe(connection, name)]
 
 
 def _describe(connection: Connection, name: str | None) -> list[TopicInfo]:
