@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -169,7 +168,8 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
 class OutboxRow(msgspec.Struct, frozen=True, gc=False):
     """A message in the outbox.
 
-    state            pending; failing (it was refused and is tried again at `due_us`); parked (kept for people)
+    state            pending; failing (it was refused and is tried again at `due_us`); parked (kept for people);
+                     discarded (a person decided that it is never sent; kept as evidence)
     value_bytes      the size of the value; lists for people leave the value itself out
     Rows for relays may leave out `created_us` (0) and `due_us`.
     """
@@ -206,11 +206,12 @@ class RelayReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutboxStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """`oldest_age_s` is the age of the oldest row that is not parked. `by_bucket` counts the pending rows."""
+    """`oldest_age_s` is the age of the oldest row that is to be sent. `by_bucket` counts the pending rows."""
 
     pending: int
     failing: int
     parked: int
+    discarded: int
     oldest_age_s: float | None
     by_bucket: dict[int, int]
     relays: list[RelayReport]
@@ -269,7 +270,11 @@ class Outbox(Protocol):
         ...
 
     def park(self, seqs: Sequence[int], *, reason: str) -> list[int]:
-        """Rows that are not parked become so; later rows of their keys go on. Returns those that changed."""
+        """Rows that are to be sent become parked; later rows of their keys go on. Returns those that changed."""
+        ...
+
+    def discard(self, seqs: Sequence[int], *, reason: str, who: str) -> list[int]:
+        """Parked rows become discarded, for good; reason, person and the last error stay. Returns those that changed."""
         ...
 
 
@@ -399,10 +404,6 @@ class Session(Protocol):
     `begin` -> `screen` -> handlers write through `tx` -> `settle` (or `rollback`).
     """
 
-Applied = Mapping[tuple[str, int], Sequence[Record]]  # records by topic and partition
-NONE_APPLIED: Applied = MappingProxyType({})
-
-
     tx: Tx
 
     def causes(self, current: Callable[[], Record | None]) -> None:
@@ -444,11 +445,9 @@ NONE_APPLIED: Applied = MappingProxyType({})
     ) -> None:
         """Mark the endings, keep the charges (see `charge`), store the frontiers, commit: all durable when it
         returns, or nothing is. An Ending with QUARANTINED also writes the quarantine entry (its `failure` and
-        `attempts` are set). `applied` are records by partition, as if each came with an ending APPLIED: the form for
-        the usual group, which needs no object for each record.
+        `attempts` are set).
 
         Raises Fenced (an epoch moved on: nothing was written), CommitUnknown (ask `settled`), or Conflict (another
-        applied: Applied = NONE_APPLIED,
         transaction settled one of these ids meanwhile: nothing was written, begin again).
         """
         ...

@@ -246,6 +246,26 @@ def test_people_retry_and_park(store: Store) -> None:
     ]
 
 
+def test_a_parked_row_is_discarded_for_good_and_its_evidence_stays(store: Store) -> None:
+    put(store, message("e1"), message("e2"), message("e3"))
+    first, second, third = pending(store)
+    store.outbox.failed(hold_all(store), [RowFailure(second, "no such topic", store.clock_us(), parked=True)])
+    numbers = [first.seq, second.seq, third.seq, 99]
+    assert store.outbox.discard(numbers, reason="never was an order", who="ana@desk") == [second.seq]
+    assert store.outbox.discard(numbers, reason="again", who="bob@desk") == []
+    (found,) = store.outbox.rows(states=["discarded"])
+    assert (found.seq, found.message.id, found.message.key) == (second.seq, "e2", b"k")
+    assert found.error == "discarded by ana@desk: never was an order; before: no such topic"
+    assert [row.message.id for row in pending(store)] == ["e1", "e3"]
+    status = store.outbox.status()
+    assert (status.pending, status.parked, status.discarded) == (2, 0, 1)
+    assert store.outbox.retry(numbers) == store.outbox.park([second.seq], reason="x") == []
+
+
+def hold_all(store: Store) -> dict[int, int]:
+    return store.outbox.hold("one", lease_s=60)
+
+
 def test_lists_for_people_leave_values_out(store: Store) -> None:
     put(store, message("a1", value=b"x" * 5000))
     (row,) = store.outbox.rows()

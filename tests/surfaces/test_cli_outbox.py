@@ -86,6 +86,24 @@ def test_rows_are_parked_by_hand_with_a_reason(place: Path) -> None:
     assert (row["number"], row["error"], row["key"]) == (1, "asked for", {"text": "k"})
 
 
+def test_a_parked_row_is_discarded_with_a_plan_a_reason_and_a_yes(place: Path) -> None:
+    document(place, "park", "1", "--reason", "asked for")
+    planned = document(place, "discard", "--all", "--dry-run")
+    assert [row["id"] for row in planned["discard"]] == ["e1"]
+    assert settled(place, "discard", "1").returncode == 2  # no reason
+    unasked = settled(place, "discard", "1", "--reason", "a test")
+    assert unasked.returncode == 3
+    assert "event e1 for orders: asked for" in unasked.stderr
+    assert document(place, "status")["parked"] == 1
+    done = document(place, "discard", "1", "2", "--reason", "a test", "--yes")
+    assert (done["discarded"], done["unchanged"]) == ([1], [2])
+    (row,) = document(place, "ls", "--state", "discarded")["rows"]
+    assert (row["id"], row["error"].endswith(": a test; before: asked for")) == ("e1", True)
+    assert document(place, "retry", "1")["unchanged"] == [1]
+    assert "relayed 1" in settled(place, "relay", "--drain").stderr  # e2; the third one's topic is not there
+    assert document(place, "discard", "--all", "--reason", "none is left", "--yes")["discarded"] == []
+
+
 def test_a_mapped_topic(place: Path) -> None:
     assert "relayed 3" in settled(place, "relay", "--drain", "--topic", "nowhere=orders").stderr
 

@@ -24,3 +24,15 @@ def required_reason(reason: str | None) -> str:
     if reason is None or not reason.strip():
         raise ContractError("a reason is needed", field="--reason", hint='add --reason "why", it is kept as evidence')
     return reason
+
+
+def who() -> str:
+    """The person at the keyboard, for evidence."""
+    import getpass
+    import socket
+
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # no such user in this container
+        name = "unknown"
+    return f"{name}@{socket.gethostname()}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from settled.cli.options import EngineOption, OutputOption, ReasonOption, StoreOption
+from settled.cli.options import DryRunOption, EngineOption, OutputOption, ReasonOption, StoreOption, YesOption
 from settled.cli.output import Output, emit, grid, line, say
 from settled.cli.text import json_bytes, shown_bytes
 from settled.cli.times import age, at
@@ -83,7 +83,7 @@ def status(store: StoreOption = None, output: OutputOption = None) -> None:
 @verbs.command("ls")
 def ls(
     state: Annotated[
-        str, typer.Option("--state", help="pending, failing, parked; several with commas; or all.")
+        str, typer.Option("--state", help="pending, failing, parked, discarded; several with commas; or all.")
     ] = "failing,parked",
     limit: Annotated[int, typer.Option(min=1, help="At most so many rows.")] = 100,
     store: StoreOption = None,
@@ -144,6 +144,39 @@ def park(
         _report(chosen, effects.outbox.park(chosen, reason=why), "parked", output)
 
 
+@verbs.command("discard")
+def discard(
+    numbers: Numbers = None,
+    everything: Annotated[bool, typer.Option("--all", help="All that are parked.")] = False,
+    reason: ReasonOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    store: StoreOption = None,
+    output: OutputOption = None,
+) -> None:
+    """Decide that parked rows are never sent. They stay as evidence, with who and why."""
+    from settled.cli.confirm import confirm, required_reason, who
+    from settled.cli.opening import opened_store, store_address
+
+    with opened_store(store_address(store)) as effects:
+        chosen = _chosen(effects.outbox, numbers, ("parked",) if everything else ())
+        plan = [row for row in _parked(effects.outbox) if row.seq in set(chosen)]
+        say(f"discard: {len(plan)} parked rows of {len(chosen)} that were named")
+        for row in plan:
+            say(f"  {row.seq}: event {row.message.id} for {row.message.topic}: {row.error[:120]}")
+        if dry_run:
+            emit(output, "outbox-plan", {"discard": [_row_json(row) for row in plan]}, draw=lambda: iter(()))
+            return
+        why = required_reason(reason)
+        if plan:
+            confirm(f"discard {len(plan)} rows for good?", yes=yes)
+        _report(chosen, effects.outbox.discard([row.seq for row in plan], reason=why, who=who()), "discarded", output)
+
+
+def _parked(outbox: Outbox) -> list[OutboxRow]:
+    return outbox.rows(states=("parked",), limit=outbox.status().parked + 1000)
+
+
 def _chosen(outbox: Outbox, numbers: list[int] | None, states: tuple[str, ...]) -> list[int]:
     """The numbers that were named, or those of all rows in these states as they stand now."""
     from settled.errors import ContractError
@@ -161,7 +194,9 @@ def _report(chosen: list[int], changed: list[int], done: str, output: Output | N
     document = {done: changed, "unchanged": left}
 
     def draw() -> Iterator[Any]:
-        yield line(f"{done}: {len(changed)}" + (f"; unchanged (sent, gone or in that state): {left}" if left else ""))
+        yield line(
+            f"{done}: {len(changed)}" + (f"; unchanged (sent, gone or in another state): {left}" if left else "")
+        )
 
     emit(output, f"outbox-{done}", document, draw=draw)
 
@@ -171,6 +206,7 @@ def _status_json(found: OutboxStatus) -> dict[str, Any]:
         "pending": found.pending,
         "failing": found.failing,
         "parked": found.parked,
+        "discarded": found.discarded,
         "oldest_age_s": found.oldest_age_s,
         "relays": found.relays,
     }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from settled.cli.confirm import confirm, required_reason
+from settled.cli.confirm import confirm, required_reason, who
 from settled.cli.options import DryRunOption, OutputOption, ReasonOption, StoreOption, YesOption
 from settled.cli.output import Output, emit, grid, line, say
 from settled.cli.text import shown_bytes
@@ -146,7 +146,7 @@ def redrive(
         why = required_reason(reason)
         if plan.numbers:
             confirm(f"redrive {len(plan.numbers)} entries?", yes=yes)
-        counts = operation.redrive(effects.quarantine, plan.numbers, reason=why, who=_who(), per_second=per_second)
+        counts = operation.redrive(effects.quarantine, plan.numbers, reason=why, who=who(), per_second=per_second)
     _report(plan, counts, "redrive", output)
 
 
@@ -178,7 +178,7 @@ def discard(
         why = required_reason(reason)
         if plan.numbers:
             confirm(f"discard {plan.states.get('held', 0)} entries?", yes=yes)
-        changed = effects.quarantine.discard(plan.numbers, reason=why, who=_who())
+        changed = effects.quarantine.discard(plan.numbers, reason=why, who=who())
     _report(plan, {"discarded": changed, "not_held": len(plan.numbers) - changed}, "discard", output)
 
 
@@ -192,7 +192,7 @@ def note(
     from settled.cli.opening import opened_store, store_address
 
     with opened_store(store_address(store)) as effects:
-        effects.quarantine.note(number, text, who=_who())
+        effects.quarantine.note(number, text, who=who())
     say(f"noted on entry {number}")
 
 
@@ -313,14 +313,3 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 def _place(entry: QuarantineEntry) -> str:
     return f"{entry.record.topic}/{entry.record.partition}@{entry.record.offset}"
-
-
-def _who() -> str:
-    import getpass
-    import socket
-
-    try:
-        name = getpass.getuser()
-    except (KeyError, OSError):  # no such user in this container
-        name = "unknown"
-    return f"{name}@{socket.gethostname()}"

@@ -21,7 +21,7 @@ from settled.stores.statements import Statements, holders
 
 T = TypeVar("T")
 
-STATES = ("pending", "failing", "parked")  # as stored: 0, 1, 2
+STATES = ("pending", "failing", "parked", "discarded")  # as stored: 0 to 3; relays look at the first two
 ROW = ", ".join(f"o.{name}" for name in (*COLUMNS, "seq", "bucket", "created_us", "state", "attempts", "due_us"))
 NOT_BEHIND = (
     " AND (o.state = 0 OR o.due_us <= ?) AND NOT EXISTS (SELECT 1 FROM settled_outbox w WHERE w.state = 1"
@@ -104,6 +104,7 @@ class SqlOutbox:
                 pending=counts[0],
                 failing=counts[1],
                 parked=counts[2],
+                discarded=counts[3],
                 by_bucket={bucket: count for state, bucket, count in groups if state == 0},
                 oldest_age_s=None if oldest is None else max(0, now - oldest) / 1e6,
                 relays=[
@@ -129,11 +130,16 @@ class SqlOutbox:
 
     def retry(self, seqs: Sequence[int]) -> list[int]:
         change = "UPDATE settled_outbox SET state = 0, attempts = 0, due_us = 0"
-        return self._change(f"{change} WHERE state > 0 AND seq IN", (), seqs)
+        return self._change(f"{change} WHERE state IN (1, 2) AND seq IN", (), seqs)
 
     def park(self, seqs: Sequence[int], *, reason: str) -> list[int]:
         change = "UPDATE settled_outbox SET state = 2, error = ?"
         return self._change(f"{change} WHERE state < 2 AND seq IN", (clipped(reason, 1000),), seqs)
+
+    def discard(self, seqs: Sequence[int], *, reason: str, who: str) -> list[int]:
+        change = "UPDATE settled_outbox SET state = 3, error = substr(? || coalesce(error, '-'), 1, 2000)"
+        note = f"discarded by {clipped(who, 100)}: {clipped(reason, 500)}; before: "
+        return self._change(f"{change} WHERE state = 2 AND seq IN", (note,), seqs)
 
     def _change(self, sql: str, params: tuple[Any, ...], seqs: Sequence[int]) -> list[int]:
         changed: list[int] = []
