@@ -270,7 +270,7 @@ def test_a_drain_gives_up_when_the_eviction_budget_is_spent_and_nothing_succeeds
     app = shop.app(handler, poison=strict)
     for number in range(20):
         app.publish(b"x", key=f"k{number}", id=f"e{number}")
-    with pytest.raises(SettledError, match="gives up.*eviction budget") as given_up:
+    with pytest.raises(SettledError, match=r"gives up.*eviction budget") as given_up:
         app.drain()
     assert given_up.value.exit_code == 1
     assert shop.tally(app) == {Outcome.QUARANTINED: 2}
