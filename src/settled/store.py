@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -398,6 +399,10 @@ class Tx(Protocol):
         ...
 
 
+Applied = Mapping[tuple[str, int], Sequence[Record]]  # records by topic and partition
+NONE_APPLIED: Applied = MappingProxyType({})
+
+
 class Session(Protocol):
     """One thread's way into the store, for one consumer. One unit of work at a time, in this order:
 
@@ -442,10 +447,12 @@ class Session(Protocol):
         endings: Sequence[Ending],
         progress: Sequence[Progress],
         charges: Sequence[tuple[Record, Attempts]] = (),
+        applied: Applied = NONE_APPLIED,
     ) -> None:
         """Mark the endings, keep the charges (see `charge`), store the frontiers, commit: all durable when it
         returns, or nothing is. An Ending with QUARANTINED also writes the quarantine entry (its `failure` and
-        `attempts` are set).
+        `attempts` are set). `applied` are records by partition, as if each came with an ending APPLIED: the form for
+        the usual group, which needs no object for each record.
 
         Raises Fenced (an epoch moved on: nothing was written), CommitUnknown (ask `settled`), or Conflict (another
         transaction settled one of these ids meanwhile: nothing was written, begin again).
