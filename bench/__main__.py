@@ -25,6 +25,8 @@ FLOORS = {
     "one_percent_failing": 0.5,
     "others_beside_slow_key": 0.9,
     "relay": 0.7,
+    "without_outbox_row": 0.85,
+    "backlog_rate": 0.95,
 }
 AIMS = {
     "fence_cost": 0.05,
@@ -151,6 +153,8 @@ def main() -> int:
 
         found = results["outbox"] = outbox.compare(arguments.records, say)
         ratios["relay"] = found["relay"]["ratio"]["relay_sqlite"]
+        ratios["without_outbox_row"] = 1 - found["insert"]["cost"]  # of a transaction's time
+        ratios["backlog_rate"] = 1 - found["backlog"]["off"]
     results["ratios"] = ratios
     below = {name: ratio for name, ratio in ratios.items() if ratio < FLOORS[name]}
     results["below_floor"] = below

@@ -266,19 +266,6 @@ def test_a_policy_that_cannot_work_is_refused(bench: RelayBench, field: str) -> 
         bench.relay(**{field: 0})
 
 
-def test_a_restored_database_does_not_blind_the_relay(on_postgres: RelayBench, tmp_path: Path) -> None:
-    """As after a dump and a restore: rows stand, the sequence begins anew, the relays of then are named as living."""
-    bench = on_postgres
-    bench.topic()
-    bench.put(*(message(f"e-{number}") for number in range(5)))
-    bench.store.outbox.hold("of then", lease_s=0.2)
-    with psycopg.connect(bench.store_url) as connection:
-        connection.execute("UPDATE settled.outbox SET seq = seq + 1000000")
-    bench.put(*(message(f"f-{number}", b"other") for number in range(5)))
-    bench.relay().run(drain=True)
-    assert sorted(bench.ids()) == sorted([f"e-{n}" for n in range(5)] + [f"f-{n}" for n in range(5)])
-
-
 def test_the_relay_of_an_app_starts_by_itself(tmp_path: Path) -> None:
     app = App(topic="orders", group="g", engine=f"sqlite:///{tmp_path}/log.db", store=f"sqlite:///{tmp_path}/e.db")
 
