@@ -6,11 +6,14 @@
 
         def damage(self, engine, topic, partition, offset): ...   # change a stored byte behind the engine's back
 
-The fixture closes what it opened. What `engine.capabilities` claims is tested both ways: kept if claimed, refused if
-not. Crashes and stalls are real: members run in processes of their own and get SIGKILL and SIGSTOP.
+The fixture closes what it opened. Each test has a topic and a group of its own (`names`). What `engine.capabilities`
+claims is tested both ways: kept if claimed, refused if not. Crashes and stalls are real: members run in processes of
+their own and get SIGKILL and SIGSTOP.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pytest
 
@@ -20,10 +23,16 @@ from settled.testing.engine_fetching import FetchCases
 from settled.testing.engine_groups import GroupCases
 from settled.testing.engine_producers import ProducerCases
 from settled.testing.engine_records import RecordCases
-from settled.testing.engine_tools import TOPIC, EngineFactory, make_topic, message, publish
+from settled.testing.engine_tools import EngineFactory, make_topic, message, names, publish
 
 
 class EngineConformance(RecordCases, ProducerCases, GroupCases, FetchCases):
+    @pytest.fixture(autouse=True)
+    def own_names(self) -> Iterator[None]:
+        names.fresh()
+        yield
+        names.plain()
+
     @pytest.fixture
     def engine(self, engine_factory: EngineFactory) -> Engine:
         return engine_factory()
@@ -35,7 +44,7 @@ class EngineConformance(RecordCases, ProducerCases, GroupCases, FetchCases):
         first.close()
         first.close()
         second = engine_factory()
-        found = [(one.partition, one.offset, one.id) for n in range(2) for one in second.read(TOPIC, n, 0)]
+        found = [(one.partition, one.offset, one.id) for n in range(2) for one in second.read(names.topic, n, 0)]
         assert sorted(found) == sorted((r.partition, r.offset, r.id) for r in sent)
         with pytest.raises(SettledError):
             first.topics()
@@ -46,4 +55,4 @@ class EngineConformance(RecordCases, ProducerCases, GroupCases, FetchCases):
         pending = first.producer(ProducerSpec(linger_s=3600.0)).send(message(1))
         first.close()
         assert pending.result(timeout=0).offset == 0
-        assert engine_factory().read(TOPIC, 0, 0)[0].id == "e1"
+        assert engine_factory().read(names.topic, 0, 0)[0].id == "e1"

@@ -12,19 +12,22 @@ from settled.engine import ConsumerGroup, Engine
 from settled.errors import ContractError, Fenced
 from settled.testing.engine_tools import (
     DEADLINE_S,
-    GROUP,
-    TOPIC,
     EngineFactory,
     Member,
     MemberProcess,
+    eventually,
     make_topic,
     message,
+    names,
     publish,
     share_out,
+    topic_of,
 )
 
 
 class GroupCases:
+    lease_s = 0.6  # the shortest that members can be given here
+
     def test_one_member_gets_everything(self, engine: Engine) -> None:
         make_topic(engine, 6)
         sent = publish(engine, map(message, range(100)))
@@ -32,24 +35,24 @@ class GroupCases:
         found = member.receives(100)
         assert {(one.partition, one.offset, one.id) for one in found} == {(r.partition, r.offset, r.id) for r in sent}
         assert all(one.epoch == 1 and one.clean and one.original for one in member.owned.values())
-        assert {one.identity for one in member.owned.values()} == {engine.topics()[0].identity}
-        member.consumer.commit({(TOPIC, 0): 3})
-        info = engine.groups(GROUP)[0]
-        assert info.committed == {(TOPIC, 0): 3}
+        assert {one.identity for one in member.owned.values()} == {topic_of(engine).identity}
+        member.consumer.commit({(names.topic, 0): 3})
+        eventually(lambda: _committed(engine) == 3, "the commit is known")
+        info = engine.groups(names.group)[0]
         assert info.members[0].member == member.consumer.member
         assert len(info.members[0].partitions) == 6
         lease_left_s = info.members[0].lease_left_s
         assert lease_left_s is None or 0 < lease_left_s <= 10
         member.consumer.close()
         member.consumer.close()
-        info = engine.groups(GROUP)[0]
-        assert (info.members, info.committed) == ([], {(TOPIC, 0): 3})
+        info = engine.groups(names.group)[0]
+        assert (info.members, info.committed[names.topic, 0]) == ([], 3)
         assert engine.groups("nosuch") == []
 
     def test_groups_do_not_share(self, engine: Engine) -> None:
         make_topic(engine, 2)
         publish(engine, map(message, range(10)))
-        members = [Member(engine, group=name) for name in ("a", "b")]
+        members = [Member(engine, group=f"{names.group}-{name}") for name in ("a", "b")]
         assert [len(member.receives(10)) for member in members] == [10, 10]
         for member in members:
             member.consumer.close()
@@ -69,12 +72,12 @@ class GroupCases:
 
     def test_nothing_is_taken_from_a_living_owner(self, engine: Engine) -> None:
         make_topic(engine, 2)
-        first = Member(engine, lease_s=0.6)
+        first = Member(engine, lease_s=self.lease_s)
         first.owns(2)
         first.give_back = False
-        second = Member(engine, lease_s=0.6)
+        second = Member(engine, lease_s=self.lease_s)
         first.until(lambda: len(first.asked) == 1, "asked to give one back")
-        until = time.monotonic() + 1.5  # well beyond the lease
+        until = time.monotonic() + 2.5 * self.lease_s
         while time.monotonic() < until:
             first.poll()
             second.poll()
@@ -90,7 +93,7 @@ class GroupCases:
         members = [Member(engine) for _ in range(13)]
         share_out(members, lambda: sorted(len(one.owned) for one in members) == [0] + [1] * 12, "one each, one idle")
         idle = next(one for one in members if not one.owned)
-        assert [info.partitions for info in engine.groups(GROUP)[0].members].count([]) == 1
+        assert [info.partitions for info in engine.groups(names.group)[0].members].count([]) == 1
         leaver = next(one for one in members if one.owned)
         leaver.consumer.close()
         members.remove(leaver)
@@ -112,10 +115,10 @@ class GroupCases:
 
     def test_a_stopped_member_loses_all_and_is_told(self, engine: Engine) -> None:
         make_topic(engine, 2)
-        with MemberProcess(engine, lease_s=0.8) as stalled:
+        with MemberProcess(engine, lease_s=self.lease_s) as stalled:
             stalled.says("Assigned", 2)
             stalled.signal(signal.SIGSTOP)
-            other = Member(engine, lease_s=0.8)
+            other = Member(engine, lease_s=self.lease_s)
             other.owns(2)
             assert all(one.epoch == 2 and not one.clean for one in other.owned.values())
             publish(engine, map(message, range(10)))
@@ -132,14 +135,14 @@ class GroupCases:
 
     def test_a_busy_owner_keeps_its_lease(self, engine: Engine) -> None:
         make_topic(engine, 1)
-        busy = Member(engine, lease_s=0.5)
+        busy = Member(engine, lease_s=self.lease_s)
         busy.owns(1)
-        other = Member(engine, lease_s=0.5)
-        until = time.monotonic() + 1.5
+        other = Member(engine, lease_s=self.lease_s)
+        until = time.monotonic() + 3 * self.lease_s
         while time.monotonic() < until:  # three leases in which the owner never polls
             other.poll()
         assert not other.owned
-        assert busy.consumer.raise_epoch(TOPIC, 0, 1) == 2
+        assert busy.consumer.raise_epoch(names.topic, 0, 1) == 2
         busy.consumer.close()
         other.consumer.close()
 
@@ -147,20 +150,20 @@ class GroupCases:
         make_topic(engine, 1)
         member = Member(engine)
         member.owns(1)
-        assert member.consumer.raise_epoch(TOPIC, 0, 40) == 40
-        assert member.consumer.raise_epoch(TOPIC, 0, 7) == 41
-        assert engine.groups(GROUP)[0].epochs == {(TOPIC, 0): 41}
-        member.consumer.release(TOPIC, 0)
+        assert member.consumer.raise_epoch(names.topic, 0, 40) == 40
+        assert member.consumer.raise_epoch(names.topic, 0, 7) == 41
+        assert engine.groups(names.group)[0].epochs == {(names.topic, 0): 41}
+        member.consumer.release(names.topic, 0)
         member.owned.clear()
         successor = Member(engine)
         share_out([successor, member], lambda: len(successor.owned) + len(member.owned) == 1, "owned again")
         holder = next(one for one in (member, successor) if one.owned)
-        assert holder.owned[TOPIC, 0].epoch == 42
+        assert holder.owned[names.topic, 0].epoch == 42
         loser = successor if holder is member else member
         with pytest.raises(Fenced):
-            loser.consumer.raise_epoch(TOPIC, 0, 100)
-        loser.consumer.release(TOPIC, 0)  # not its own: nothing happens
-        assert engine.groups(GROUP)[0].epochs == {(TOPIC, 0): 42}
+            loser.consumer.raise_epoch(names.topic, 0, 100)
+        loser.consumer.release(names.topic, 0)  # not its own: nothing happens
+        assert engine.groups(names.group)[0].epochs == {(names.topic, 0): 42}
         member.consumer.close()
         successor.consumer.close()
 
@@ -169,15 +172,15 @@ class GroupCases:
         make_topic(engine, 1)
         first = Member(engine)
         first.owns(1)
-        first.consumer.release(TOPIC, 0, clean=clean)
+        first.consumer.release(names.topic, 0, clean=clean)
         first.consumer.close()
         second = Member(engine)
         second.owns(1)
-        assert second.owned[TOPIC, 0].clean is clean
+        assert second.owned[names.topic, 0].clean is clean
         second.consumer.close()
         third = Member(engine)
         third.owns(1)
-        assert third.owned[TOPIC, 0].clean is False  # closed without giving back
+        assert third.owned[names.topic, 0].clean is False  # closed without giving back
         third.consumer.close()
 
     def test_only_the_owner_commits(self, engine: Engine) -> None:
@@ -185,22 +188,24 @@ class GroupCases:
         first = Member(engine)
         first.owns(1)
         second = Member(engine)
-        first.consumer.commit({(TOPIC, 0): 5})
-        second.consumer.commit({(TOPIC, 0): 9})
-        assert engine.groups(GROUP)[0].committed == {(TOPIC, 0): 5}
+        first.consumer.commit({(names.topic, 0): 5})
+        second.consumer.commit({(names.topic, 0): 9})
+        eventually(lambda: _committed(engine) == 5, "the owner's commit is known")
+        first.consumer.commit({(names.topic, 0): 6})
+        eventually(lambda: _committed(engine) == 6, "and no other's was taken before")
         first.consumer.close()
         second.consumer.close()
 
     def test_joining_what_is_not_there(self, engine: Engine) -> None:
         make_topic(engine)
         for group in (
-            ConsumerGroup(group=GROUP, topics=("nosuch",)),
-            ConsumerGroup(group="a/b", topics=(TOPIC,)),
-            ConsumerGroup(group=GROUP, topics=()),
+            ConsumerGroup(group=names.group, topics=("nosuch",)),
+            ConsumerGroup(group="a/b", topics=(names.topic,)),
+            ConsumerGroup(group=names.group, topics=()),
         ):
             with pytest.raises(ContractError):
                 engine.consumer(group)
-        assert engine.groups() == []
+        assert engine.groups(names.group) == []
 
     def test_partitions_that_come_later_begin_at_the_start(self, engine: Engine) -> None:
         """A group that began at the end must not skip what is in partitions that were added since."""
@@ -209,7 +214,7 @@ class GroupCases:
         make_topic(engine, 2)
         member = Member(engine)
         member.owns(2)
-        assert engine.grow_topic(TOPIC, 4).spec.partitions == 4
+        assert engine.grow_topic(names.topic, 4).spec.partitions == 4
         sent = publish(engine, map(message, range(100)))
         assert {receipt.partition for receipt in sent} == {0, 1, 2, 3}
         member.receives(100)
@@ -244,3 +249,9 @@ class GroupCases:
         member.poll(1.5)
         assert time.process_time() - used < 0.15
         member.consumer.close()
+
+
+def _committed(engine: Engine) -> int | None:
+    """What the test's group has committed of partition 0."""
+    found = engine.groups(names.group)
+    return found[0].committed.get((names.topic, 0)) if found else None

@@ -11,7 +11,16 @@ import pytest
 from settled.engine import Durability, Engine, ProducerSpec
 from settled.errors import ContractError, Fenced, InvalidMessage, SettledError, Unsupported
 from settled.record import Message
-from settled.testing.engine_tools import DEADLINE_S, TOPIC, EngineFactory, make_topic, message, publish
+from settled.testing.engine_tools import (
+    DEADLINE_S,
+    EngineFactory,
+    eventually,
+    make_topic,
+    message,
+    names,
+    publish,
+    topic_of,
+)
 
 NEVER_S = 3600.0
 ALL: tuple[Durability, ...] = ("memory", "local", "committed")
@@ -85,7 +94,7 @@ class ProducerCases:
         make_topic(engine)
         if durability in engine.capabilities.durability:
             assert publish(engine, [message(1)], durability=durability)[0].offset == 0
-            assert engine.read(TOPIC, 0, 0)[0].id == "e1"
+            eventually(lambda: [one.id for one in engine.read(names.topic, 0, 0)] == ["e1"], "it can be read")
         else:
             with pytest.raises(Unsupported) as refused:
                 engine.producer(ProducerSpec(durability=durability))
@@ -96,10 +105,10 @@ class ProducerCases:
         make_topic(engine)
         sent = [message(n, value=b"same " * 200) for n in range(50)]
         publish(engine, sent, compression=compression)
-        assert [found.value for found in engine.read(TOPIC, 0, 0)] == [one.value for one in sent]
-        part = engine.topics()[0].partitions[0]
+        assert [found.value for found in engine.read(names.topic, 0, 0)] == [one.value for one in sent]
+        part = topic_of(engine).partitions[0]
         if part.bytes is not None and part.stored_bytes is not None:
-            assert part.bytes == sum(found.size for found in engine.read(TOPIC, 0, 0))
+            assert part.bytes == sum(found.size for found in engine.read(names.topic, 0, 0))
             assert (part.stored_bytes < part.bytes / 4) == (compression == "zstd")
 
     def test_a_named_producer_resumes(self, engine: Engine, engine_factory: EngineFactory) -> None:
@@ -120,7 +129,7 @@ class ProducerCases:
         assert [one.result().stored for one in pending] == [False] * 5 + [True] * 5
         assert second.resume_point() == 14
         second.close()
-        ids = [found.id for number in range(2) for found in engine.read(TOPIC, number, 0)]
+        ids = [found.id for number in range(2) for found in engine.read(names.topic, number, 0)]
         assert sorted(ids) == sorted(f"e{number}" for number in range(15))
 
     def test_sequences_rise_and_need_a_name(self, engine: Engine) -> None:
@@ -137,7 +146,7 @@ class ProducerCases:
             unnamed.resume_point()
         named.close()
         unnamed.close()
-        assert [found.id for found in engine.read(TOPIC, 0, 0)] == ["e1"]
+        assert [found.id for found in engine.read(names.topic, 0, 0)] == ["e1"]
 
     def test_a_name_opened_again_fences_the_older_one(self, engine: Engine, engine_factory: EngineFactory) -> None:
         if not engine.capabilities.producer_resume:
@@ -153,7 +162,7 @@ class ProducerCases:
             late.result()
         older.close()
         newer.close()
-        assert [found.id for found in engine.read(TOPIC, 0, 0)] == ["e2"]
+        assert [found.id for found in engine.read(names.topic, 0, 0)] == ["e2"]
 
     def test_threads_share_a_producer(self, engine: Engine) -> None:
         make_topic(engine, 3)
@@ -169,7 +178,7 @@ class ProducerCases:
         for thread in threads:
             thread.join()
         producer.close()
-        found = [one for number in range(3) for one in engine.read(TOPIC, number, 0, records=1000)]
+        found = [one for number in range(3) for one in engine.read(names.topic, number, 0, records=1000)]
         assert len(found) == len({one.id for one in found}) == 800
         for first in range(4):
             numbers = [int(one.id[1:]) for one in found if one.key == b"t%d" % (first * 1000)]
@@ -180,12 +189,12 @@ class ProducerCases:
         producer = engine.producer(ProducerSpec())
         good = producer.send(message(1))
         with pytest.raises(InvalidMessage):
-            producer.send(Message(topic=TOPIC, id="\ud800"))
+            producer.send(Message(topic=names.topic, id="\ud800"))
         producer.close()
         assert good.result().offset == 0
 
     def test_a_program_that_ends_without_closing_loses_nothing(self, engine: Engine) -> None:
         make_topic(engine)
         place = type(engine).__module__, type(engine).__name__, engine.url
-        subprocess.run([sys.executable, "-c", _FORGETFUL, *place, TOPIC], check=True, timeout=DEADLINE_S)
-        assert len(engine.read(TOPIC, 0, 0, records=2000)) == 1000
+        subprocess.run([sys.executable, "-c", _FORGETFUL, *place, names.topic], check=True, timeout=DEADLINE_S)
+        assert len(engine.read(names.topic, 0, 0, records=2000)) == 1000

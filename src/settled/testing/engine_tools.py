@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
@@ -25,6 +26,7 @@ from settled.engine import (
     Receipt,
     Revoking,
     Stopped,
+    TopicInfo,
     TopicSpec,
 )
 from settled.record import Message, Record
@@ -34,14 +36,37 @@ DEADLINE_S = 30.0
 EngineFactory = Callable[[], Engine]
 
 
+class Names:
+    """The topic and the group that a test works with. The engine suites give each test its own, so that a cluster may
+    hold what other tests left."""
+
+    def __init__(self) -> None:
+        self.plain()
+
+    def plain(self) -> None:
+        self.topic, self.group = TOPIC, GROUP
+
+    def fresh(self) -> None:
+        unique = uuid.uuid4().hex[:10]
+        self.topic, self.group = f"{TOPIC}-{unique}", f"{GROUP}-{unique}"
+
+
+names = Names()
+
+
 def message(number: int, **fields: Any) -> Message:
     """A message whose id, key and value come from its number."""
-    fields = {"topic": TOPIC, "id": f"e{number}", "key": b"k%d" % number, "value": b"v%d" % number, **fields}
+    fields = {"topic": names.topic, "id": f"e{number}", "key": b"k%d" % number, "value": b"v%d" % number, **fields}
     return Message(**fields)
 
 
 def make_topic(engine: Engine, partitions: int = 1, **fields: Any) -> None:
-    engine.ensure_topic(TopicSpec(**{"name": TOPIC, "partitions": partitions, **fields}))
+    engine.ensure_topic(TopicSpec(**{"name": names.topic, "partitions": partitions, **fields}))
+
+
+def topic_of(engine: Engine) -> TopicInfo:
+    """The test's topic as the engine describes it."""
+    return next(info for info in engine.topics() if info.spec.name == names.topic)
 
 
 def publish(engine: Engine, messages: Iterable[Message], **spec: Any) -> list[Receipt]:
@@ -65,10 +90,10 @@ class Member:
     """A member of a group in the test's own thread; it starts what it is given and gives back what is revoked."""
 
     def __init__(
-        self, engine: Engine, *, lease_s: float = 10.0, group: str = GROUP, start: int = 0, **fields: Any
+        self, engine: Engine, *, lease_s: float = 10.0, group: str = "", start: int = 0, **fields: Any
     ) -> None:
         self.consumer: Consumer = engine.consumer(
-            ConsumerGroup(**{"group": group, "topics": (TOPIC,), "lease_s": lease_s, **fields})
+            ConsumerGroup(**{"group": group or names.group, "topics": (names.topic,), "lease_s": lease_s, **fields})
         )
         self.owned: dict[Partition, Assigned] = {}
         self.records: list[Record] = []
@@ -155,10 +180,12 @@ while True:
 class MemberProcess:
     """A member in a process of its own, to be killed and stopped. Use it in a `with`."""
 
-    def __init__(self, engine: Engine, *, lease_s: float, name: str = "", group: str = GROUP) -> None:
+    def __init__(self, engine: Engine, *, lease_s: float, name: str = "", group: str = "") -> None:
         place = type(engine).__module__, type(engine).__name__, engine.url
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _MEMBER, *place, TOPIC, group, name, str(lease_s)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", _MEMBER, *place, names.topic, group or names.group, name, str(lease_s)],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self.said: list[dict[str, Any]] = []
         self._reader = threading.Thread(target=self._read, daemon=True)

@@ -17,7 +17,7 @@ import msgspec
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Producer as Client
 
-from settled import windows
+from settled import at_exit, windows
 from settled.engine import ProducerSpec, Receipt
 from settled.engines.kafka.config import Settings
 from settled.engines.kafka.faults import translate
@@ -115,6 +115,8 @@ class KafkaProducer:
         self._failure: tuple[SettledError, int] | None = None
         self._since = 0  # messages since a sender last served
         self._ended = False
+        self._fatal: KafkaError | None = None  # why a client sends nothing any more, e.g. a right that is missing
+        at_exit.add(self)
 
     def send(self, message: Message, *, sequence: int | None = None) -> Sent:
         if sequence is not None:
@@ -174,6 +176,7 @@ class KafkaProducer:
         finally:
             with self._turn:
                 self._turn.notify_all()
+            at_exit.remove(self)
             self._on_close(self)
             self._clients.clear()
             self._routes.clear()
@@ -208,7 +211,8 @@ class KafkaProducer:
             client.poll(seconds / len(clients))
 
     def failed(self, error: KafkaError, topic: str) -> SettledError:
-        """What a failed message's sender is told; `flush` tells it too."""
+        """What a failed message's sender is told; `flush` tells it too. After a fatal error, that one."""
+        error = self._fatal or error
         found = translate(error, "publishing", settings=self._settings, topic=topic, operation="Write")
         with self._lock:
             first, count = self._failure or (found, 0)
@@ -227,6 +231,10 @@ class KafkaProducer:
                 client = self._clients[size] = Client(self._settings.producer(**self._properties(size, target)))
             route = self._routes[topic] = _Route(target, client)
         return route
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.fatal() and self._fatal is None:
+            self._fatal = error
 
     def _tend(self, topic: str, route: _Route) -> None:
         route.client.poll(0)
@@ -254,6 +262,7 @@ class KafkaProducer:
             "queue_buffering_max_messages": max(2 * spec.batch_records, spec.buffer_bytes // SMALL),
             "delivery_timeout_ms": round(linger_ms + DELIVERY_S * 1000),
             "client_id": spec.identity or "settled",
+            "error_cb": self._on_error,
         }
 
 
