@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -21,14 +22,15 @@ from confluent_kafka.admin import (
 
 from settled.engine import Durability, GroupInfo, PartitionInfo, TopicInfo, TopicSpec
 from settled.engines.kafka import faults, groups, topic_settings
-from settled.engines.kafka.calls import CALL_S, Cluster
+from settled.engines.kafka.calls import CALL_S, SETTLE_S, Cluster
 from settled.engines.kafka.config import Settings
 from settled.engines.kafka.reader import Reader
 from settled.engines.kafka.topic_settings import Found
-from settled.errors import ContractError, Unsupported
+from settled.errors import ContractError, Unavailable, Unsupported
 from settled.record import checked_name
 
 INTERNAL = "__"  # what names of topics begin with that belong to the brokers
+PROBE = "settled-probe"
 NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # the topic id of brokers that have none
 
 
@@ -39,10 +41,14 @@ class Admin:
         self.settings = settings
         self.cluster = Cluster(settings, call_s=call_s)
         self.reader = Reader(settings, call_s=call_s)
+        self._recent = False
+        self._made: dict[str, float] = {}  # until when a broker that does not know a topic made here is asked again
 
     def connect(self) -> str:
         """The cluster's id. Raises Unavailable naming the brokers asked, Unsupported for brokers that are too old."""
         found = self.cluster.one(self.cluster.client.describe_cluster, "looking at the cluster")
+        if not self._recent:
+            self._require_recent()
         return str(found.cluster_id)
 
     def brokers(self) -> list[str]:
@@ -144,6 +150,14 @@ class Admin:
             for operation in there.authorized_operations or ()
         )
 
+    def require_right(self, topic: str, operation: str) -> None:
+        """Raises ContractError with the ACL that is missing. What a cluster does not tell counts as given."""
+        rights = self.rights(topic)
+        if rights and not rights & {operation.upper(), "ALL"}:
+            refused = confluent_kafka.KafkaError(confluent_kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED)
+            what = f"looking at the rights on topic {topic!r}"
+            raise faults.translate(refused, what, settings=self.settings, topic=topic, operation=operation)
+
     def description(self, name: str) -> TopicDescription:
         """What the cluster says of a topic. Raises ContractError when there is none."""
         checked_name("topic", name)
@@ -169,6 +183,20 @@ class Admin:
         """A second call does nothing."""
         self.reader.close()
 
+    def _require_recent(self) -> None:
+        """Raises Unsupported for brokers that do not know a request which settled makes. Tries a change of a topic
+        that is not there, for validation only: any other answer than that it is not known will do."""
+        entry = ConfigEntry("retention.ms", "1", incremental_operation=AlterConfigOpType.SET)
+        asked = [ConfigResource(ResourceType.TOPIC, PROBE, incremental_configs=[entry])]
+        what = "looking at what the brokers can do"
+        tried = self.cluster.all(self.cluster.client.incremental_alter_configs, asked, what, validate_only=True)
+        for error in tried.values():
+            if isinstance(error, confluent_kafka.KafkaException):
+                fault = self.cluster.fault(error, what)
+                if isinstance(fault, Unsupported | Unavailable):
+                    raise fault from error
+        self._recent = True
+
     # Topics
 
     def _create(self, spec: TopicSpec) -> TopicDescription:
@@ -185,13 +213,14 @@ class Admin:
                 if error.args[0].code() == confluent_kafka.KafkaError.TOPIC_ALREADY_EXISTS:
                     continue  # another process was first
                 raise self.cluster.fault(error, what, topic=spec.name, operation="Create")
+        self._made[spec.name] = time.monotonic() + SETTLE_S
         return self._when_led(spec.name, 1)
 
     def _when_led(self, name: str, partitions: int) -> TopicDescription:
         """The topic, once each partition has a leader and so many are known."""
 
         def look() -> TopicDescription | None:
-            there = self._described([name]).get(name)
+            there = self._seen([name]).get(name)
             led = there is not None and len(there.partitions) >= partitions and all(p.leader for p in there.partitions)
             return there if led else None
 
@@ -218,6 +247,18 @@ class Admin:
 
     def _described(self, names: list[str]) -> dict[str, TopicDescription]:
         """The topics that are there, by name."""
+        fresh = {name for name in names if self._made.get(name, 0.0) > time.monotonic()}
+        if not fresh:
+            return self._seen(names)
+
+        def look() -> dict[str, TopicDescription] | None:
+            there = self._seen(names)
+            return there if fresh <= there.keys() else None
+
+        return self.cluster.until(look, "waiting for the brokers to know a new topic")
+
+    def _seen(self, names: list[str]) -> dict[str, TopicDescription]:
+        """The topics that the broker which answers knows."""
         if not names:
             return {}
         what = f"looking at topic {names[0]!r}" if len(names) == 1 else "looking at topics"

@@ -92,6 +92,7 @@ class KafkaEngine:
             )
         for topic in group.topics:
             self._open().description(topic)
+            self._admin.require_right(topic, "Read")
         consumer = KafkaConsumer(group, self._settings, self._look, self._forget)
         with self._lock:
             self._members.add(consumer)
@@ -124,6 +125,7 @@ class KafkaEngine:
     def _target(self, name: str, durability: Durability) -> Target:
         found = self._open().found(name)
         topic_settings.require_durability(durability, found)
+        self._admin.require_right(name, "Write")
         limit = found.spec.max_message_bytes or topic_settings.MAX_MESSAGE_BYTES
         return Target(name, found.spec.partitions, limit, limit + topic_settings.ROOM)
 

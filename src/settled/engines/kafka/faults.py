@@ -111,7 +111,7 @@ def _forbidden(kind: str, flag: str) -> Callable[[KafkaError, Context], SettledE
         name = {"topic": context.topic, "group": context.group}.get(kind, "")
         user = (context.settings.stated("sasl.username") if context.settings is not None else None) or "NAME"
         servers = ",".join(context.settings.addresses) if context.settings is not None else "HOST:PORT"
-        operation = "Read" if kind == "group" else context.operation
+        operation = _operation(kind, context.operation)
         target = flag if kind == "cluster" else f"{flag} {name or 'NAME'}"
         return ContractError(
             f"{context.what}: the cluster gives no right to {operation} on the {kind}{f' {name!r}' if name else ''} "
@@ -123,6 +123,13 @@ def _forbidden(kind: str, flag: str) -> Callable[[KafkaError, Context], SettledE
         )
 
     return make
+
+
+def _operation(kind: str, wanted: str) -> str:
+    """The right that was missing. To write with idempotence takes a right on some topic, or this one on the cluster."""
+    if kind == "group":
+        return "Read"
+    return "IdempotentWrite" if kind == "cluster" and wanted == "Write" else wanted
 
 
 def _authentication(error: KafkaError, context: Context) -> SettledError:
