@@ -141,7 +141,7 @@ class KafkaProducer:
                 break
             except BufferError:  # full: send what is there, whatever its linger
                 windows.reach("batch-closed")
-                route.client.flush(SLICE_S)
+                self._served(route.client.flush, SLICE_S)
             except KafkaException as error:
                 raise translate(error, "publishing", settings=self._settings, topic=message.topic) from error
         self._since += 1
@@ -154,7 +154,7 @@ class KafkaProducer:
         windows.reach("batch-closed")
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         for client in list(self._clients.values()):
-            while client.flush(max(0.0, min(SLICE_S, deadline - time.monotonic()))):
+            while self._served(client.flush, max(0.0, min(SLICE_S, deadline - time.monotonic()))):
                 if time.monotonic() >= deadline:
                     raise TimeoutError(f"not all messages were accepted within {timeout} s")
         with self._lock:
@@ -208,7 +208,7 @@ class KafkaProducer:
         """Take the delivery reports that are there, waiting so long for the first one."""
         clients = list(self._clients.values())
         for client in clients:
-            client.poll(seconds / len(clients))
+            self._served(client.poll, seconds / len(clients))
 
     def failed(self, error: KafkaError, topic: str) -> SettledError:
         """What a failed message's sender is told; `flush` tells it too. After a fatal error, that one."""
@@ -232,12 +232,16 @@ class KafkaProducer:
             route = self._routes[topic] = _Route(target, client)
         return route
 
-    def _on_error(self, error: KafkaError) -> None:
-        if error.fatal() and self._fatal is None:
-            self._fatal = error
+    def _served(self, serve: Callable[[float], int], seconds: float) -> int:
+        """Poll or flush. A client that ended for good raises why in between, and fails its messages."""
+        try:
+            return serve(seconds)
+        except KafkaException as error:
+            self._fatal = error.args[0]
+            return 1  # look again: the reports follow
 
     def _tend(self, topic: str, route: _Route) -> None:
-        route.client.poll(0)
+        self._served(route.client.poll, 0)
         if time.monotonic() > route.until:
             try:
                 self._route(topic)
@@ -262,7 +266,6 @@ class KafkaProducer:
             "queue_buffering_max_messages": max(2 * spec.batch_records, spec.buffer_bytes // SMALL),
             "delivery_timeout_ms": round(linger_ms + DELIVERY_S * 1000),
             "client_id": spec.identity or "settled",
-            "error_cb": self._on_error,
         }
 
 
