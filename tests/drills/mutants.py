@@ -35,17 +35,20 @@ def mutant(function: Mutant) -> Mutant:
 
 @mutant
 def acknowledges_before_the_commit() -> None:
-    """A batch counts as accepted at its (predicted) offsets while it is still being written."""
+    """Batches count as accepted at their (predicted) offsets while they are still being written."""
     append = SqliteProducer._append
 
-    def early(self: SqliteProducer, batch: Any) -> None:
+    def early(self: SqliteProducer, batches: list[Batch]) -> None:
         with self._database.reading() as connection:
             rows = dict(connection.execute("SELECT id, next FROM log_partition").fetchall())
-        for part, group in batch.groups.items():
-            group.base = rows[part]
-        late = Batch()
-        late.groups = {part: copy(group) for part, group in batch.groups.items()}  # finishing empties the others
-        late.count, late.size = batch.count, batch.size
+        late = []
+        for batch in batches:
+            for part, (place, group) in zip(batch.pack(self.spec.compression), batch.groups.items(), strict=True):
+                group.base = rows[place]
+                rows[place] += part.encoded.count
+            late.append(Batch())  # finishing empties the others
+            late[-1].parts, late[-1].count, late[-1].size = batch.parts, batch.count, batch.size
+            late[-1].groups = {place: copy(group) for place, group in batch.groups.items()}
 
         def later() -> None:
             time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Appending batches: all that one flush brings, in one transaction, with the producer's own mark.
+"""Appending batches: all that are ready, in one transaction, with the producer's own mark.
 
 `memory` durability does not sync each commit, so a power cut may take appends back whose offsets were already seen.
 Such appends therefore stay below a bound that was reserved by a synced commit; after a reboot the partition goes on
@@ -7,6 +7,7 @@ at that bound (`history`), so that no offset is used twice. One synced commit pe
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -14,11 +15,14 @@ from typing import Any
 import msgspec
 
 from settled import clock, windows
+from settled.engine import ProducerSpec
 from settled.engines.sqlite.database import Connection, Database
 from settled.engines.sqlite.encoding import Encoded, Stored, chain_link, checksum
 from settled.engines.sqlite.tip import Mark, Tip
 from settled.engines.sqlite.topics import Topic
-from settled.errors import Fenced
+from settled.errors import Fenced, SettledError
+
+log = logging.getLogger("settled.engines.sqlite")
 
 RESERVED = 10_000
 
@@ -84,30 +88,50 @@ class Appender:
     def _insert(self, connection: Connection, parts: Sequence[Part], now: int, bases: list[int]) -> None:
         """Few statements, however many parts: the write lock is held, and each gives the interpreter to others."""
         rows = [part.topic.parts[part.partition] for part in parts]
-        marks = ",".join("?" * len(rows))
-        sql = f"SELECT id, next, chain, accepted_us, reserved FROM log_partition WHERE id IN ({marks})"
-        ends = {row[0]: row for row in connection.execute(sql, tuple(rows))}
+        known = dict.fromkeys(rows)
+        sql = f"SELECT id, next, chain, accepted_us, reserved FROM log_partition WHERE id IN ({_marks(len(known))})"
+        ends = {row[0]: _End(*row[1:]) for row in connection.execute(sql, tuple(known))}
         batches: list[Any] = []
-        moves: list[Any] = []
         for row, part in zip(rows, parts, strict=True):
-            encoded = part.encoded
-            _, base, chain, accepted_us, reserved = ends[row]
-            following = base + encoded.count
-            if not self._durable and following > reserved:
+            encoded, end = part.encoded, ends[row]
+            base, count, size, stored = end.next, encoded.count, encoded.size, len(encoded.payload)
+            if not self._durable and base + count > end.reserved:
                 raise _NotReserved
-            accepted_us = max(now, accepted_us)
-            place = Stored(0, base, encoded.count, encoded.size, accepted_us, 0, b"", encoded.compression)
+            accepted_us = max(now, end.accepted_us)
+            place = Stored(0, base, count, size, accepted_us, 0, b"", encoded.compression)
             check = checksum(part.topic.raw_identity, part.partition, place, encoded.crc)
-            chain = chain_link(chain, check, base, encoded.count)
-            batches += (row, base, encoded.count, encoded.size, accepted_us, check, chain)
-            batches += (encoded.compression, encoded.payload)
-            moves += (row, following, chain, accepted_us, encoded.count, encoded.size, len(encoded.payload))
+            end.move(chain_link(end.chain, check, base, count), accepted_us, count, size, stored)
+            batches += (row, base, count, size, accepted_us, check, end.chain, encoded.compression, encoded.payload)
             bases.append(base)
         connection.execute(_insert_sql(len(rows)), batches)
-        connection.execute(_move_sql(len(rows)), moves)
+        connection.execute(_move_sql(len(ends)), [each for row, end in ends.items() for each in end.moved(row)])
 
 
-@lru_cache(maxsize=64)
+class _End(msgspec.Struct):
+    """Where a partition ends, moved on by each batch; what was added to it in this transaction."""
+
+    next: int
+    chain: bytes
+    accepted_us: int
+    reserved: int
+    count: int = 0
+    size: int = 0
+    stored: int = 0
+
+    def move(self, chain: bytes, accepted_us: int, count: int, size: int, stored: int) -> None:
+        self.next += count
+        self.chain, self.accepted_us = chain, accepted_us
+        self.count, self.size, self.stored = self.count + count, self.size + size, self.stored + stored
+
+    def moved(self, row: int) -> tuple[Any, ...]:
+        return row, self.next, self.chain, self.accepted_us, self.count, self.size, self.stored
+
+
+def _marks(count: int) -> str:
+    return ",".join("?" * count)
+
+
+@lru_cache(maxsize=128)
 def _insert_sql(count: int) -> str:
     values = ",".join(["(?,?,?,?,?,?,?,?,?)"] * count)
     return (
@@ -116,7 +140,7 @@ def _insert_sql(count: int) -> str:
     )
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=128)
 def _move_sql(count: int) -> str:
     values = ",".join(["(?,?,?,?,?,?,?)"] * count)
     return (
@@ -153,10 +177,18 @@ def was_stored(database: Database, by: By) -> bool:
     return bool(rows) and rows[0][0] == by.incarnation and rows[0][1] >= by.batch
 
 
-def forget(database: Database, identity: str) -> None:
-    """Remove the mark of an unnamed producer that is done."""
-    with database.writing(durable=False) as connection:
-        connection.execute("DELETE FROM log_producer WHERE identity = ? AND named = 0", (identity,))
+def leave(database: Database, identity: str, spec: ProducerSpec) -> None:
+    """Undo what a producer that is done left in the log; without success it is left for maintenance. After durability
+    `memory` all is synced, so that nothing needs to be left out after a reboot."""
+    try:
+        if spec.durability == "memory":
+            with database.writing(durable=True) as connection:
+                connection.execute("UPDATE log_partition SET reserved = 0 WHERE reserved > 0")
+        if spec.identity is None:
+            with database.writing(durable=False) as connection:
+                connection.execute("DELETE FROM log_producer WHERE identity = ? AND named = 0", (identity,))
+    except SettledError as error:
+        log.info("producer %s leaves its mark behind: %s", identity, error)
 
 
 def reserve(database: Database, parts: Sequence[Part]) -> None:
@@ -166,12 +198,6 @@ def reserve(database: Database, parts: Sequence[Part]) -> None:
                 "UPDATE log_partition SET reserved = max(reserved, next + ?) WHERE id = ?",
                 (max(RESERVED, part.encoded.count), part.topic.parts[part.partition]),
             )
-
-
-def end_reservations(database: Database) -> None:
-    """Sync what was appended without it; nothing needs to be left out after a reboot."""
-    with database.writing(durable=True) as connection:
-        connection.execute("UPDATE log_partition SET reserved = 0 WHERE reserved > 0")
 
 
 def _mark(connection: Connection, by: By, now: int) -> None:
