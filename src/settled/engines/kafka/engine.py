@@ -21,7 +21,7 @@ from settled.engines.kafka.admin import Admin
 from settled.engines.kafka.consumer import KafkaConsumer
 from settled.engines.kafka.fetcher import Look
 from settled.engines.kafka.producer import KafkaProducer, Target
-from settled.engines.kafka.records import record_of
+from settled.engines.kafka.records import records_of
 from settled.errors import ContractError, Refused, SettledError
 from settled.record import Record, checked_name, checked_text
 
@@ -72,7 +72,7 @@ class KafkaEngine:
 
     def read(self, topic: str, partition: int, offset: int, *, records: int = 100) -> list[Record]:
         found = self._open().read(topic, partition, offset, records=records)
-        return [record_of(message, topic, partition)[0] for message in found]
+        return records_of(found, topic, partition)[0]
 
     def producer(self, spec: ProducerSpec) -> KafkaProducer:
         """What the durability asks of a topic is checked before the first record goes to it."""

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
@@ -25,11 +25,8 @@ from settled.engines.kafka.faults import is_absent, translate
 from settled.engines.kafka.handoff import HandOff
 from settled.engines.kafka.lane import Chunk, Lane
 from settled.engines.kafka.marks import Mark
-from settled.engines.kafka.records import record_of
+from settled.engines.kafka.records import records_of
 from settled.errors import Fenced, HistoryLost, SettledError, Unavailable
-
-if TYPE_CHECKING:
-    from confluent_kafka import Message as KafkaMessage
 
 log = logging.getLogger("settled.engines.kafka")
 
@@ -368,32 +365,27 @@ class Fetcher:
         except KafkaException as error:
             log.debug("resuming %s: %s", places, error)
 
-    def _take(self, messages: list[KafkaMessage]) -> None:
+    def _take(self, messages: list[Any]) -> None:
         """Sort what came into the lanes: runs of records of one partition, ends of partitions, errors."""
-        run: list[KafkaMessage] = []
-        place: Partition | None = None
+        several = len(self._group.topics) > 1
+        run: list[Any] = []
+        partition, topic = -1, self._group.topics[0]
         for message in messages:
-            if message.error() is None:
-                here = (str(message.topic()), int(message.partition() or 0))
-                if here != place:
-                    self._take_run(place, run)
-                    place, run = here, []
-                run.append(message)
-            else:
-                self._take_run(place, run)
-                place, run = None, []
+            if message.error() is not None:
+                self._take_run((topic, partition), run)
+                run = []
                 self._take_error(message)
-        self._take_run(place, run)
+                continue
+            if message.partition() != partition or (several and message.topic() != topic):
+                self._take_run((topic, partition), run)
+                run, partition, topic = [], message.partition(), message.topic()
+            run.append(message)
+        self._take_run((topic, partition), run)
 
-    def _take_run(self, place: Partition | None, run: list[KafkaMessage]) -> None:
-        if place is None or not run:
+    def _take_run(self, place: Partition, run: list[Any]) -> None:
+        if not run:
             return
-        records, sizes = [], []
-        topic, partition = place
-        for message in run:
-            record, size = record_of(message, topic, partition)
-            records.append(record)
-            sizes.append(size)
+        records, sizes = records_of(run, *place)
         with self._hand.lock:
             lane = self._hand.lanes.get(place)
             if lane is None or not lane.open or not lane.wanted:
@@ -405,7 +397,7 @@ class Fetcher:
                 lane.add(Chunk(records[late:], sizes[late:], records[-1].offset + 1))
                 self._hand.stir.notify_all()
 
-    def _take_error(self, message: KafkaMessage) -> None:
+    def _take_error(self, message: Any) -> None:
         error = message.error()
         assert error is not None
         topic, partition = message.topic(), message.partition()
