@@ -279,12 +279,18 @@ class Admin:
         return there
 
     def _configs(self, names: list[str]) -> dict[str, dict[str, str]]:
+        """The settings of topics that are there. Tried again while a broker does not know one that was made just now."""
         what = f"reading the settings of topic {names[0]!r}" if len(names) == 1 else "reading the settings of topics"
         asked = [ConfigResource(ResourceType.TOPIC, name) for name in names]
-        found = self.cluster.all(self.cluster.client.describe_configs, asked, what) if asked else {}
-        entries = self._each(
-            {resource.name: value for resource, value in found.items()}, what, operation="DescribeConfigs"
-        )
+
+        def look() -> dict[str, Any] | None:
+            found = self.cluster.all(self.cluster.client.describe_configs, asked, what) if asked else {}
+            named = {resource.name: value for resource, value in found.items()}
+            if any(isinstance(each, confluent_kafka.KafkaException) and _passing(each) for each in named.values()):
+                return None
+            return self._each(named, what, operation="DescribeConfigs")
+
+        entries = self.cluster.until(look, what)
         return {name: {key: entry.value for key, entry in config.items()} for name, config in entries.items()}
 
     def _found(self, there: TopicDescription, config: dict[str, str]) -> Found:
