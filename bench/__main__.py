@@ -25,6 +25,9 @@ FLOORS = {
     "one_percent_failing": 0.5,
     "others_beside_slow_key": 0.9,
     "relay": 0.7,
+    "kafka_publish": 0.5,
+    "kafka_consume": 0.4,
+    "kafka_postgres": 0.8,
     "without_outbox_row": 0.85,
     "backlog_rate": 0.95,
 }
@@ -40,7 +43,7 @@ AIMS = {
 }
 
 
-PARTS = ["publish", "settle", "latency", "postgres", "outbox", "growth", "tokens", "resume"]
+PARTS = ["publish", "settle", "latency", "postgres", "outbox", "growth", "tokens", "resume", "kafka"]
 
 
 def say(text: str) -> None:
@@ -148,6 +151,11 @@ def main() -> int:
         from bench import resume
 
         results["resume"] = resume.compare(50, say)
+    if "kafka" in wanted:
+        from bench import kafka
+
+        found = results["kafka"] = kafka.compare(arguments.records, REPEATS, say)
+        ratios |= {f"kafka_{name}": ratio for name, ratio in found["ratio"].items()}
     if "outbox" in wanted:
         from bench import outbox
 

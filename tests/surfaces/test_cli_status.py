@@ -170,7 +170,7 @@ def test_the_doctor_says_where_settings_came_from(shop: Path) -> None:
     assert told["log"] == "sqlite:///settled-log.db (from the default)"
     assert told["effects"] == "sqlite:///other.db (from the variable SETTLED_STORE)"
     assert "synchronous=2" in told["log durability"]
-    assert "history whole" in told["log content"]
+    assert "history whole" in told["log history"]
     assert told["log file system"]
 
 

@@ -131,10 +131,12 @@ def _screen(one: ConsumerStatus) -> Iterator[Any]:
 def _partitions(one: ConsumerStatus) -> Iterator[Any]:
     if one.partitions:
         yield grid(
-            ("topic", ">partition", "state", ">epoch", ">frontier", ">end", ">lag", ">about", "oldest"),
+            ("topic", ">partition", "state", ">epoch", ">frontier", ">committed", ">end", ">lag", ">about", "oldest"),
             [
                 (
-                    *(p.topic, p.partition, p.state, p.epoch, "-" if p.frontier is None else p.frontier, p.end),
+                    *(p.topic, p.partition, p.state, p.epoch),
+                    *("-" if offset is None else offset for offset in (p.frontier, p.committed)),
+                    p.end,
                     *(f"{p.records:,}", size(p.bytes_about), age(p.oldest_age_s)),
                 )
                 for p in one.partitions

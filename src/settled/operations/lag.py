@@ -30,6 +30,7 @@ class PartitionLag(msgspec.Struct, frozen=True, kw_only=True):
     records    held and not settled; `bytes_about`: their expanded size, estimated from the partition's average, or
                from the records that were read
     oldest_age_s   how long ago the oldest of them was accepted
+    committed  the engine's own copy of the frontier, which may lag behind it; none: it has none
     """
 
     topic: str
@@ -42,14 +43,22 @@ class PartitionLag(msgspec.Struct, frozen=True, kw_only=True):
     bytes_about: int
     oldest_age_s: float | None
     epoch: int = 0
+    committed: int | None = None
 
 
-def lags(engine: Engine, info: TopicInfo, positions: Mapping[int, Position]) -> list[PartitionLag]:
+def lags(
+    engine: Engine, info: TopicInfo, positions: Mapping[int, Position], committed: Mapping[int, int] | None = None
+) -> list[PartitionLag]:
     """One for each partition. `positions` must have been read before `info` was."""
-    return [_lag(engine, info, part, positions.get(part.partition)) for part in info.partitions]
+    told = committed or {}
+    return [
+        _lag(engine, info, part, positions.get(part.partition), told.get(part.partition)) for part in info.partitions
+    ]
 
 
-def _lag(engine: Engine, info: TopicInfo, part: PartitionInfo, position: Position | None) -> PartitionLag:
+def _lag(
+    engine: Engine, info: TopicInfo, part: PartitionInfo, position: Position | None, committed: int | None
+) -> PartitionLag:
     frontier = None if position is None else position.frontier
     start = part.begin if frontier is None else max(frontier, part.begin)
     state = "settled" if frontier is not None else "never-started"
@@ -78,6 +87,7 @@ def _lag(engine: Engine, info: TopicInfo, part: PartitionInfo, position: Positio
         bytes_about=_bytes_about(part, records, next_ones),
         oldest_age_s=None if oldest_us is None else max(0.0, (clock.wall_us() - oldest_us) / 1e6),
         epoch=0 if position is None else position.epoch,
+        committed=committed,
     )
 
 

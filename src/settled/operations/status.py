@@ -74,13 +74,18 @@ def status(engine: Engine, store: Store | None, contract: Contract | None = None
     positions: dict[str, list[Position]] = {}
     for consumer, position in store.positions() if store is not None else ():
         positions.setdefault(consumer, []).append(position)
-    groups = {info.group: info for info in engine.groups()}
-    infos = {info.spec.name: info for info in engine.topics()}  # after the positions: frontiers before ends
-    wanted = _wanted(positions, groups, contract)
+    named = contract.delivery.group if contract is not None else group
+    groups = {info.group: info for info in engine.groups(named)}
+    wanted = {
+        name: (of_group, topics)
+        for name, (of_group, topics) in _wanted(positions, groups, contract).items()
+        if group in (None, of_group)
+    }
+    asked = {topic for _, topics in wanted.values() for topic in topics}
+    infos = {info.spec.name: info for info in engine.topics(asked)}  # after the positions: frontiers before ends
     found = [
         _consumer(engine, store, name, of_group, topics, positions.get(name, []), groups.get(of_group), infos)
         for name, (of_group, topics) in sorted(wanted.items())
-        if group in (None, of_group)
     ]
     return Status(read_us=clock.wall_us(), store=store is not None, consumers=found)
 
@@ -115,7 +120,8 @@ def _consumer(
     parts: list[PartitionLag] = []
     for topic in sorted(topics):
         held = {position.partition: position for position in positions if position.topic == topic}
-        parts += lags(engine, infos[topic], held) if topic in infos else []
+        told = {number: offset for (of, number), offset in info.committed.items() if of == topic} if info else {}
+        parts += lags(engine, infos[topic], held, told) if topic in infos else []
     ages = [part.oldest_age_s for part in parts if part.oldest_age_s is not None]
     workers = store.reports(name) if store is not None else []
     waiting = [worker.why for worker in workers if worker.state == "waiting"]
