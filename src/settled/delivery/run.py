@@ -86,7 +86,7 @@ class Run:
                 return True
             group.rewind()
             return False
-        self.applied = not self._screened
+        self.applied = bool(group.records) and not self._screened
         if self._screened:
             self.endings = self._endings(group.records)
         return True
