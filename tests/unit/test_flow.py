@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from settled.delivery.flow import GroupSize, InFlight
+from settled.delivery.flow import GroupSize, InFlight, Width
 
 PLACES = [("t", 0), ("t", 1), ("u", 0)]
 
@@ -115,3 +115,32 @@ def test_a_group_that_lingers_has_a_fixed_size() -> None:
     size = GroupSize(17, 0.02, fixed=True)
     size.observe(17, 5.0)
     assert size.size == 17
+
+
+def test_one_executor_works_while_the_process_computes() -> None:
+    width = Width(4)
+    for _ in range(10):
+        width.observe(1.0, 0.8, 1.0)
+    assert width.width == 1
+
+
+def test_more_executors_work_while_they_wait_for_the_database() -> None:
+    width = Width(4)
+    for _ in range(10):
+        width.observe(1.0, 0.05 * width.width, float(width.width))
+    assert width.width == 4
+    width.observe(1.0, 0.95, 4.0)
+    assert width.width == 3
+
+
+def test_idle_executors_say_nothing_about_more_of_them() -> None:
+    width = Width(4)
+    for _ in range(10):
+        width.observe(1.0, 0.05, 0.3)
+    assert width.width == 1
+
+
+def test_a_width_that_the_contract_sets_stays() -> None:
+    width = Width(3, adaptive=False)
+    width.observe(1.0, 5.0, 3.0)
+    assert width.width == 3

@@ -135,7 +135,8 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     group            the group's name; `<name>-v<version>` unless stated
     ordering         key: records of one key in order, one at a time; none: no order is needed
     consumers        how many processes are meant to run
-    concurrency      effects side by side in one process; none: 4 where the store runs transactions in parallel, else 1
+    concurrency      effects side by side in one process; none: 1, and up to 4 while handlers wait for the database,
+                     where the store runs transactions in parallel
     process_budget   bytes that one process may hold in all
     lease            seconds of silence after which a member's partitions go to others, by the engine's clock
     effect_tail      seconds that an effect takes at the longest (p99.9)

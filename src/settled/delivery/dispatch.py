@@ -18,6 +18,7 @@ from settled.delivery.flow import GroupSize, InFlight
 from settled.delivery.group import Group, LaneKey, Part
 from settled.delivery.judge import Judge
 from settled.delivery.ownership import Ownership
+from settled.delivery.pool import Pool
 from settled.delivery.subscription import Subscription
 from settled.engine import Partition
 from settled.outcome import Attempts, Ending, Outcome
@@ -36,7 +37,7 @@ class Dispatch:
     def __init__(
         self,
         ownership: Ownership,
-        executors: Sequence[Executor],
+        pool: Pool,
         judge: Judge,
         subscription: Subscription,
         in_flight: InFlight,
@@ -49,7 +50,7 @@ class Dispatch:
         self.redriving: dict[int, QuarantineEntry] = {}  # number -> entry, while it is queued or runs
         self.redriven: deque[Ending] = deque()  # redrives that failed: back to quarantine
         self.behind: set[int] = set()  # queued redrives that may not run: an earlier record of their key did not end
-        self._ownership, self._executors, self._judge = ownership, executors, judge
+        self._ownership, self._pool, self._judge = ownership, pool, judge
         self._subscription = subscription
         self._in_flight, self._batch = in_flight, batch
         self._turn = 0
@@ -58,42 +59,40 @@ class Dispatch:
 
     @property
     def running(self) -> bool:
-        return any(executor.group is not None for executor in self._executors)
+        return bool(self._pool.groups)
 
     @property
     def saving(self) -> bool:
         """A group without records runs: frontiers and decisions are being saved."""
-        return any(executor.group is not None and not executor.group.records for executor in self._executors)
+        return any(not group.records for group in self._pool.groups)
 
     def ready(self) -> int:
         """Records that could be handed out now, an upper bound."""
         return sum(len(found.lanes) + len(found.suspects) for found in self._ownership.assignments.values())
 
     def fill(self, now: float) -> None:
-        """Give every idle executor a group, as far as there is work."""
-        for executor in self._executors:
-            if executor.group is None:
-                group = self._next(now)
-                if group is None:
-                    return
-                self._submit(executor, group)
+        """Give executors groups, as many as may work and as far as there is work."""
+        while self._pool.room(now) > 0 and (executor := self._pool.idle) is not None:
+            group = self._next(now)
+            if group is None:
+                return
+            self._submit(executor, group)
 
     def next_for(self, executor: Executor, now: float) -> Group | None:
         """The next group for an executor that asks for it, which then has it; none: nothing to do now."""
-        group = self._next(now)
+        group = self._next(now) if self._pool.room(now) > 0 else None
         if group is not None:
             self._note(executor, group)
         return group
 
-    @property
-    def idle(self) -> bool:
-        """Some executor has nothing to do."""
-        return any(executor.group is None for executor in self._executors)
+    def idle(self, now: float) -> bool:
+        """Some executor has nothing to do, and may be given something."""
+        return self._pool.room(now) > 0
 
     def save(self) -> bool:
         """Give an idle executor what is decided and not durable, at once. False if there is nothing to save, or no
         executor is idle."""
-        idle = next((executor for executor in self._executors if executor.group is None), None)
+        idle = self._pool.idle
         group = None if idle is None else self._unsaved(float("inf"))
         if group is None or idle is None:
             return False
@@ -112,19 +111,18 @@ class Dispatch:
             dues.append(self._lingering_since + self._subscription.linger_s)
         if self._unsaved_since is not None:
             dues.append(self._unsaved_since + SAVE_AFTER_S)
-        if len(self._executors) > 1 and self.running:
-            dues.append(now + SLOW_AT_LEAST_S)
+        if len(self._pool.executors) > 1 and self.running:
+            dues.append(now + self._pool.patience_s)
         return max(0.0, min(dues) - now) if dues else None
 
     def relieve(self, now: float) -> None:
         """Take the waiting records out of groups that a slow record holds up, and let that record's key run alone from
         now on. Only where another executor can go on meanwhile."""
-        if len(self._executors) == 1 or self._batch:
+        if len(self._pool.executors) == 1 or self._batch:
             return
         limit = max(SLOW_AT_LEAST_S, SLOW_FACTOR * self._subscription.target_s)
-        for executor in self._executors:
-            group = executor.group
-            if group is None or now - group.started < limit or group.suspects:
+        for group in self._pool.groups:
+            if now - group.started < limit or group.suspects:
                 continue
             slow = group.current
             if slow is None:  # it has not begun: the store holds it up, not a record
@@ -194,11 +192,11 @@ class Dispatch:
             parked |= {(*place, key) for key in found.parked}
         everything = [record for records in takers.values() for record in records]
         group = Group(everything, parts, endings=endings, charges=charges, redrive=redrive, parked=parked)
-        group.by_place = takers
+        group.by_place = {place: records for place, records in takers.items() if records}
         return group
 
     def _suspects(self) -> Group | None:
-        if any(executor.group is not None and executor.group.suspects for executor in self._executors):
+        if any(group.suspects for group in self._pool.groups):
             return None
         for found in self._active():
             if not found.suspects or found.groups_running:
@@ -266,13 +264,14 @@ class Dispatch:
 
     def _apart(self) -> Group | None:
         """Slow keys run alone, and never in the last idle executor."""
-        busy = sum(executor.group is not None for executor in self._executors)
-        if len(self._executors) > 1 and busy >= len(self._executors) - 1:
+        if self._pool.last_idle:
             return None
         for found in self._active():
             record = None if found.suspicious else found.lanes.take_apart()
             if record is not None:
-                return self._group({found.place: [record]})
+                group = self._group({found.place: [record]})
+                group.apart = True
+                return group
         return None
 
     def _ready(self, now: float) -> Group | None:
@@ -283,7 +282,7 @@ class Dispatch:
         if self._linger(active, now):
             return None
         active = self._apart_from_others(active)
-        share, left_bytes = self._share(active), float(self._subscription.group_bytes)
+        share, left_bytes = self._share(active, now), float(self._subscription.group_bytes)
         left = share
         takers: dict[Partition, list[Record]] = {}
         for number, found in enumerate(active):
@@ -307,17 +306,16 @@ class Dispatch:
     def _apart_from_others(self, active: list[Assignment]) -> list[Assignment]:
         """Side by side, executors take from different partitions where there are enough: groups of one partition wait
         for one another at its frontier when they commit."""
-        most = -(-len(self._ownership.assignments) // len(self._executors))
+        most = -(-len(self._ownership.assignments) // self._pool.width)
         free = [each for each in active if not each.groups_running]
         return (free or active)[:most]
 
-    def _share(self, active: Sequence[Assignment]) -> int:
-        """How many records this group takes: the adaptive size, less where other executors are idle too."""
+    def _share(self, active: Sequence[Assignment], now: float) -> int:
+        """How many records this group takes: the adaptive size, less where other executors may take some too."""
         if self.alone:
             return 1
-        idle = sum(executor.group is None for executor in self._executors)
         ready = sum(len(found.lanes) for found in active)
-        return max(1, min(self.size.size, -(-ready // max(1, idle))))
+        return max(1, min(self.size.size, -(-ready // max(1, self._pool.room(now)))))
 
     def _linger(self, active: Sequence[Assignment], now: float) -> bool:
         """Whether to wait for a fuller group."""

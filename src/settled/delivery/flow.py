@@ -1,4 +1,6 @@
-"""How much at once: what may be in flight, and how large a group is. No I/O; times come in as arguments."""
+"""How much at once: what may be in flight, how large a group is, how many run side by side. No I/O; times come in as
+arguments.
+"""
 
 from __future__ import annotations
 
@@ -69,3 +71,29 @@ class GroupSize:
             self.size = min(self.most, self.size * 2)
         elif records >= self.size:
             self.size = min(self.most, max(self.size, int(records * self.target_s / max(seconds, 1e-6))))
+
+
+class Width:
+    """How many executors of one process work side by side: more only where they wait for the database and do not
+    compute, for the threads of one interpreter compute one at a time.
+
+    Starts at one. One more while all are busy and the process would still compute for less than LITTLE of the time;
+    one less once it computes for more than MUCH.
+    """
+
+    LITTLE, MUCH, BUSY = 0.6, 0.9, 0.8
+
+    def __init__(self, most: int, *, adaptive: bool = True) -> None:
+        self.most = most
+        self.width = 1 if adaptive else most
+        self._adaptive = adaptive
+
+    def observe(self, seconds: float, computed_s: float, busy_s: float) -> None:
+        """In the last `seconds` the process computed for so long, and the executors together were busy for so long."""
+        if not self._adaptive or seconds <= 0:
+            return
+        load = computed_s / seconds
+        if load > self.MUCH:
+            self.width = max(1, self.width - 1)
+        elif busy_s >= self.BUSY * self.width * seconds and load * (self.width + 1) / self.width <= self.LITTLE:
+            self.width = min(self.most, self.width + 1)

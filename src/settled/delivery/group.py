@@ -44,7 +44,8 @@ class Group:
         self.parts, self.endings, self.charges = parts, list(endings), list(charges)
         self.suspects, self.alone = suspects, alone  # start on record first; one after the other, not together
         self.redrive, self.parked = redrive, parked
-        self.started = time.monotonic()
+        self.apart = False  # a record of a key that is known to be slow
+        self.started = self.heard = time.monotonic()  # when it was made; when its executor last showed that it goes on
         self.short: set[Partition] = set()  # partitions of withdrawn records
         self.by_place: dict[Partition, list[Record]] | None = None  # the records by partition, where that is known
         self._all = list(records)
@@ -73,6 +74,7 @@ class Group:
 
     def claim(self, most: int) -> list[Record]:
         with self._lock:
+            self.heard = time.monotonic()
             claimed = self._all[self._claimed : self._claimed + most]
             self._claimed += len(claimed)
             return claimed

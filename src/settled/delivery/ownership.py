@@ -17,7 +17,7 @@ from settled.engine import Assigned, Consumer, Partition
 from settled.errors import Fenced, Unavailable
 from settled.events import Events, PartitionChanged
 from settled.outcome import Attempts, Failure, FailureClass
-from settled.store import Position, Store
+from settled.store import Store
 
 log = logging.getLogger("settled.delivery")
 
@@ -72,18 +72,11 @@ class Ownership:
         if held >= epoch:  # the engine forgot epochs (a power cut, another log): go above what the store remembers
             epoch = self._consumer.raise_epoch(topic, partition, held + 1)
         windows.reach("fence-unwritten")
-        position = self._store.acquire(self._name, topic, partition, epoch, assigned.identity)
+        latest = self._subscription.start == "latest" and assigned.original
+        begin = assigned.end if latest else assigned.begin
+        position = self._store.acquire(self._name, topic, partition, epoch, assigned.identity, begin=begin)
         windows.reach("fence-written")
-        if position is None:
-            latest = self._subscription.start == "latest" and assigned.original
-            position = Position(
-                topic=topic,
-                partition=partition,
-                epoch=epoch,
-                frontier=assigned.end if latest else assigned.begin,
-                identity=assigned.identity,
-            )
-            self._store.settle_from(self._name, position)
+        assert position is not None
         self._consumer.start(topic, partition, position.frontier, witness=position.witness)
         found = Assignment(
             topic, partition, epoch, position.frontier, position.witness, ordered=self._subscription.ordered

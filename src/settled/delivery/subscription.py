@@ -20,7 +20,8 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     mode              what a crash may do: lose (at-most-once), repeat (at-least-once), neither (effectively-once)
     start             where a group that is new begins
     ordered           records of a key run in order, one at a time
-    concurrency       groups side by side; none: 4 where the store runs transactions in parallel, else 1
+    concurrency       groups side by side; none: 1, and up to 4 while handlers wait, where the store runs transactions
+                      in parallel (see pool.py)
     group_records, group_bytes, target_s, linger_s   bounds of one transaction, see flow.GroupSize; a group waits up to
                       `linger_s` to fill up
     in_flight_records, in_flight_bytes   received and not ended, per process

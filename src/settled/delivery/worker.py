@@ -23,6 +23,7 @@ from settled.delivery.flow import InFlight
 from settled.delivery.group import Group, Report
 from settled.delivery.judge import Judge
 from settled.delivery.ownership import Ownership, due_in
+from settled.delivery.pool import Pool
 from settled.delivery.reckoning import Reckoning
 from settled.delivery.subscription import Subscription
 from settled.delivery.telling import Telling
@@ -38,6 +39,8 @@ HOUSEKEEPING_S = 1.0  # how often redrives are looked for, marks pruned and the 
 IDLE_POLL_S = 5.0
 BUSY_TICK_S = 0.1  # how often a busy worker looks for news of its membership
 FETCH_AHEAD = 3  # groups' worth of ready records to hold, at most
+MOST_SIDE_BY_SIDE = 4  # executors where the contract leaves the number open and the store runs transactions in parallel
+STUCK_S = 0.05  # a record that runs longer holds up nobody but its key
 OUTAGE_FIRST_S, OUTAGE_MOST_S = 0.05, 5.0
 
 
@@ -116,7 +119,7 @@ class Worker:
 
     def _start(self) -> None:
         subscription, store = self._subscription, self._store
-        count = subscription.concurrency or (4 if store.parallel else 1)
+        count = subscription.concurrency or (MOST_SIDE_BY_SIDE if store.parallel else 1)
         if subscription.mode == "at-most-once":  # side by side, a frontier would pass one group and not the other
             count = 1
         self._in_flight = InFlight(subscription.in_flight_records, subscription.in_flight_bytes)
@@ -128,9 +131,11 @@ class Worker:
         )
         self._executors = [Executor(f"settled-{n}", self._attempt, self._next_group) for n in range(count)]
         self._binding = self._bind()
+        patience_s = 2 * subscription.target_s if self._binding.batch else STUCK_S  # of a batch nothing is heard
+        self._pool = Pool(self._executors, adaptive=subscription.concurrency is None, patience_s=patience_s)
         self._dispatch = Dispatch(
             self._ownership,
-            self._executors,
+            self._pool,
             self._judge,
             subscription,
             self._in_flight,
@@ -161,14 +166,14 @@ class Worker:
                     if now - self._housekept >= HOUSEKEEPING_S:
                         self._housekeep(now)
                 timeout, (records, size) = self._timeout(now), self._room(now)
-                self._polling = self._dispatch.idle
+                self._polling = self._dispatch.idle(now)
             self._wait(timeout, records, size)
         except Unavailable as error:
             self._wait_out(error)
             self._stopping.wait(max(0.0, self._not_before - time.monotonic()))  # the poll may be what fails: never spin
 
     def _wait(self, timeout: float, records: int, size: int) -> None:
-        """For records, news of the membership or an idle executor. While all executors are busy the engine is only
+        """For records, news of the membership or an idle executor. While all that may work are busy the engine is only
         asked for news: records that would have to wait are not fetched."""
         assert self._consumer is not None
         if not self._polling:
@@ -197,6 +202,7 @@ class Worker:
         try:
             with self._baton:
                 executor.group = None
+                self._pool.ended(report.seconds)
                 self._take_report(report)
                 now = time.monotonic()
                 if now >= self._not_before and not self._stopping.is_set():
@@ -208,7 +214,7 @@ class Worker:
         except BaseException as error:  # noqa: BLE001 - raised by `run`, on the worker's own thread
             self._crash = error
             self._stopping.set()
-        if group is None:
+        if group is None or group.apart:
             self._nudge()
         return group
 
@@ -305,6 +311,7 @@ class Worker:
 
     def _housekeep(self, now: float) -> None:
         self._housekept = now
+        self._pool.adapt(now)
         self._ownership.commit()
         self._reckoning.look_for_redrives()
         self._telling.tell(*self._describe())
@@ -358,6 +365,7 @@ class Worker:
             self._wait_while_stopping(0.2)
         with self._baton:
             try:
+                self._ownership.commit()
                 for place in list(self._ownership.assignments):
                     self._ownership.release(place, clean=True)
             except Unavailable as error:  # the lease ends by itself; the next owner takes it for an unclean end

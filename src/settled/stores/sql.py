@@ -29,7 +29,10 @@ _NEW_PLACE = (
     "INSERT INTO settled_frontier (consumer_id, topic_id, partition, identity, epoch, owner, updated_us)"
     " VALUES (?, ?, ?, ?, -1, '', ?) ON CONFLICT DO NOTHING"
 )
-_TAKE = "UPDATE settled_frontier SET epoch = ?, owner = ?, identity = ?, updated_us = ? WHERE id = ?"
+_TAKE = (
+    "UPDATE settled_frontier SET epoch = ?, owner = ?, identity = ?, updated_us = ?,"
+    " frontier = coalesce(frontier, CAST(? AS BIGINT)) WHERE id = ?"
+)
 _SWEEP = (
     "SELECT i.event_id, i.consumer_id, CASE WHEN i.settled_us < ?"
     " AND (i.place_id = 0 OR i.place_offset < p.frontier)"  # 0: marks of `settled.inbox`, from no partition
@@ -71,11 +74,20 @@ class SqlStore:
         """What is known of calls outside goes with the marks of their events."""
         self._work(lambda handle: calls.forget(handle, consumer, event_ids))
 
-    def acquire(self, consumer: str, topic: str, partition: int, epoch: int, identity: str) -> Position | None:
-        return self._work(lambda handle: self._take(handle, consumer, topic, partition, epoch, identity))
+    def acquire(
+        self, consumer: str, topic: str, partition: int, epoch: int, identity: str, *, begin: int | None = None
+    ) -> Position | None:
+        return self._work(lambda handle: self._take(handle, consumer, topic, partition, epoch, identity, begin))
 
     def _take(
-        self, handle: Statements, consumer: str, topic: str, partition: int, epoch: int, identity: str
+        self,
+        handle: Statements,
+        consumer: str,
+        topic: str,
+        partition: int,
+        epoch: int,
+        identity: str,
+        begin: int | None,
     ) -> Position | None:
         place = (consumer, topic, partition)
         rows = handle.all(_ONE + handle.for_update, place)
@@ -87,8 +99,8 @@ class SqlStore:
         fence.check_takeover(consumer, position, epoch, same_owner=owner in (self._owner, ""))
         if begun:
             fence.check_identity(consumer, position, identity)
-        handle.run(_TAKE, (epoch, self._owner, identity, handle.now(), rows[0][10]))
-        return _position(handle.all(_ONE, place)[0]) if begun else None
+        handle.run(_TAKE, (epoch, self._owner, identity, handle.now(), begin, rows[0][10]))
+        return _position(handle.all(_ONE, place)[0]) if begun or begin is not None else None
 
     def epoch(self, consumer: str, topic: str, partition: int) -> int:
         rows = self._query(_ONE, (consumer, topic, partition))

@@ -136,14 +136,16 @@ class PostgresStore(SqlStore):
 
     # ownership
 
-    def acquire(self, consumer: str, topic: str, partition: int, epoch: int, identity: str) -> Position | None:
+    def acquire(
+        self, consumer: str, topic: str, partition: int, epoch: int, identity: str, *, begin: int | None = None
+    ) -> Position | None:
         """The fence first, so that no older unit can commit any more; then units of older epochs are ended, since a
         process that hangs in one would hold the rows it wrote."""
         deadline = time.monotonic() + _ACQUIRE_S
         for attempt in range(1, 1000):
             try:
                 with self._lock, self._patience(_ROW_LOCK_S):
-                    position = super().acquire(consumer, topic, partition, epoch, identity)
+                    position = super().acquire(consumer, topic, partition, epoch, identity, begin=begin)
                 break
             except Unavailable as exc:
                 if not isinstance(exc.__cause__, psycopg.errors.LockNotAvailable) or time.monotonic() > deadline:
