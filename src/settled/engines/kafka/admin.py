@@ -143,7 +143,7 @@ class Admin:
         """What this login may do with the topic, in Kafka's words (READ, WRITE, ...)."""
         what = f"looking at the rights on topic {topic!r}"
         names = TopicCollection([topic])
-        found = self.cluster.all(self.cluster.client.describe_topics, names, what, include_authorized_operations=True)
+        found = self.cluster.read(self.cluster.client.describe_topics, names, what, include_authorized_operations=True)
         return frozenset(
             operation.name
             for there in self._each(found, what).values()
@@ -262,7 +262,7 @@ class Admin:
         if not names:
             return {}
         what = f"looking at topic {names[0]!r}" if len(names) == 1 else "looking at topics"
-        asked = self.cluster.all(self.cluster.client.describe_topics, TopicCollection(names), what)
+        asked = self.cluster.read(self.cluster.client.describe_topics, TopicCollection(names), what)
         found = {
             name: value
             for name, value in asked.items()
@@ -279,12 +279,12 @@ class Admin:
         return there
 
     def _configs(self, names: list[str]) -> dict[str, dict[str, str]]:
-        """The settings of topics that are there. Tried again while a broker does not know one that was made just now."""
+        """The settings of topics that are there. Asked again while a broker does not know a new one."""
         what = f"reading the settings of topic {names[0]!r}" if len(names) == 1 else "reading the settings of topics"
         asked = [ConfigResource(ResourceType.TOPIC, name) for name in names]
 
         def look() -> dict[str, Any] | None:
-            found = self.cluster.all(self.cluster.client.describe_configs, asked, what) if asked else {}
+            found = self.cluster.read(self.cluster.client.describe_configs, asked, what) if asked else {}
             named = {resource.name: value for resource, value in found.items()}
             if any(isinstance(each, confluent_kafka.KafkaException) and _passing(each) for each in named.values()):
                 return None
@@ -325,7 +325,7 @@ class Admin:
         asked = {TopicPartition(name, number): spec for name, number in places}
 
         def look() -> dict[tuple[str, int], ListOffsetsResultInfo] | None:
-            found = self.cluster.all(
+            found = self.cluster.read(
                 self.cluster.client.list_offsets, asked, what, isolation_level=IsolationLevel.READ_COMMITTED
             )
             named = {(place.topic, place.partition): value for place, value in found.items()}

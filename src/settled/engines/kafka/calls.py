@@ -21,6 +21,13 @@ CALL_S = 10.0  # one call at the longest; no broker is told after so long
 SETTLE_S = 15.0  # all brokers know of a new topic after so long
 PAUSE_S = 0.05
 LOOK_S = 0.1  # how often what the client says of its connections is looked at
+ANSWER_S = 1.0  # a broker that has not answered after so long is asked for again: it may be another one by now
+MOVING = {
+    KafkaError._TIMED_OUT,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+}
 GRACE_S = 5.0  # the client itself bounds a call; this is for one that does not
 
 
@@ -36,14 +43,21 @@ class Cluster:
         self.client = AdminClient(settings.admin(socket_connection_setup_timeout_ms=setup_ms, error_cb=self._tell))
 
     def all(
-        self, call: Callable[..., Mapping[K, concurrent.futures.Future[V]]], asked: Any, what: str, **named: Any
+        self,
+        call: Callable[..., Mapping[K, concurrent.futures.Future[V]]],
+        asked: Any,
+        what: str,
+        *,
+        seconds: float | None = None,
+        **named: Any,
     ) -> dict[K, V | confluent_kafka.KafkaException]:
-        """What each of the things asked for brought: its result, or the error of this one.
+        """What each of the things asked for brought: its result, or the error of this one. `seconds`: how long at most,
+        where that is less than for any call.
 
         Raises the translated error when the whole call failed.
         """
         try:
-            futures = call(asked, request_timeout=self.call_s, **named)
+            futures = call(asked, request_timeout=min(self.call_s, seconds or self.call_s), **named)
         except (confluent_kafka.KafkaException, ValueError, TypeError) as error:
             raise self._translated(error, what) from error
         found: dict[K, V | confluent_kafka.KafkaException] = {}
@@ -54,6 +68,21 @@ class Cluster:
                 found[key] = error
         self.client.poll(0)
         return found
+
+    def read(
+        self, call: Callable[..., Mapping[K, concurrent.futures.Future[V]]], asked: Any, what: str, **named: Any
+    ) -> dict[K, V | confluent_kafka.KafkaException]:
+        """As `all`, for what changes nothing: asked again while a broker does not answer or is just being replaced. A
+        call keeps to the broker that it began with, and keeps a core busy where that one has died."""
+        end, seconds = time.monotonic() + self.call_s, ANSWER_S
+        while True:
+            found = self.all(call, asked, what, seconds=seconds, **named)
+            errors = [each.args[0] for each in found.values() if isinstance(each, confluent_kafka.KafkaException)]
+            left = end - time.monotonic()
+            if left <= 0 or not any(error.code() in MOVING for error in errors):
+                return found
+            time.sleep(PAUSE_S)
+            seconds = min(2 * seconds, max(left, ANSWER_S))
 
     def one(self, call: Callable[..., concurrent.futures.Future[V]], what: str, **named: Any) -> V:
         """What a call with one answer brought. Raises the translated error."""

@@ -103,10 +103,7 @@ class KafkaConsumer:
 
     def raise_epoch(self, topic: str, partition: int, at_least: int) -> int:
         """The brokers are asked whether this is still a member."""
-        try:
-            lane = self._lane(topic, partition)
-        except ContractError as error:
-            raise _gone(topic, partition) from error
+        lane = self._lane(topic, partition)
         epoch = max(lane.epoch + 1, at_least)
         mark = msgspec.structs.replace(lane.mark, epoch=epoch)
         noted = lane.committed
@@ -153,7 +150,7 @@ class KafkaConsumer:
         with self._hand.lock:
             lane = self._hand.lanes.get((topic, partition))
             if lane is None or not lane.told:
-                raise ContractError(f"{topic}/{partition} is not assigned to this member", field="partition")
+                raise _gone(topic, partition)
             return lane
 
     def _tell(self, lanes: list[Lane]) -> None:

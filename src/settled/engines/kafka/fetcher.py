@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
-from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Consumer as Client
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from settled.engine import Assigned, ConsumerGroup, Partition
 from settled.engines.kafka import marks
@@ -409,8 +409,10 @@ class Fetcher:
                     lane.reach(offset)
                     self._hand.stir.notify_all()
                 return
-        if lane is not None and lane.position is not None and topic is not None:
+        if lane is not None and topic is not None:
             found = translate(error, f"reading {topic}/{partition}", settings=self._settings, topic=topic)
+            if isinstance(found, HistoryLost) and lane.position is None:
+                return  # of the offset that it was assigned with, before it is started
             if isinstance(found, HistoryLost):
                 self._find_position(lane, found, truncated=error.code() == KafkaError._LOG_TRUNCATION)
                 return
@@ -439,7 +441,8 @@ class Fetcher:
 
     def _on_assign(self, client: Client, partitions: list[TopicPartition]) -> None:
         places = [(tp.topic, tp.partition) for tp in partitions]
-        client.incremental_assign([TopicPartition(*place, OFFSET_END) for place in places])
+        # A number, for which no broker is asked: a late answer to "the end" would undo the seek that follows.
+        client.incremental_assign([TopicPartition(*place, 0) for place in places])
         self._pause(places)
         self._hand.assigned(places)
 

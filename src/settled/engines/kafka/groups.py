@@ -18,7 +18,7 @@ def described(cluster: Cluster, group: str | None) -> list[GroupInfo]:
     if not names:
         return []
     what = "looking at groups"
-    found = cluster.all(cluster.client.describe_consumer_groups, names, what)
+    found = cluster.read(cluster.client.describe_consumer_groups, names, what)
     told: list[GroupInfo] = []
     for name, description in sorted(found.items()):
         if isinstance(description, confluent_kafka.KafkaException):
@@ -57,7 +57,7 @@ def _committed(cluster: Cluster, group: str) -> tuple[dict[Partition, int], dict
     asked = [ConsumerGroupTopicPartitions(group)]
     committed: dict[Partition, int] = {}
     epochs: dict[Partition, int] = {}
-    for found in cluster.all(cluster.client.list_consumer_group_offsets, asked, what).values():
+    for found in cluster.read(cluster.client.list_consumer_group_offsets, asked, what).values():
         if isinstance(found, confluent_kafka.KafkaException):
             if faults.is_absent(found):
                 continue
