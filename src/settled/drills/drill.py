@@ -20,18 +20,22 @@ from typing import Any
 import msgspec
 
 from settled.contract.model import Contract
-from settled.drills import apps, crew, report
+from settled.drills import apps, crew, kafka, report
 from settled.drills.checker import EXCUSED, NO_EFFECT, Facts, Violation, check
 from settled.drills.crew import Crew
 from settled.drills.database import Look
 from settled.drills.history import Event
 from settled.drills.named import NAMED
+from settled.drills.on_kafka import ON_KAFKA, require_possible
 from settled.drills.report import Report, Row
 from settled.drills.rounds import JOURNEY, RANDOM, Round
 from settled.drills.world import QUICK, SETTLE_S, World
 from settled.errors import ContractError, Refused
+from settled.testing.kafka_cluster import Cluster
 from settled.windows import NAMES, WINDOWS
 
+EVERY_NAMED = NAMED | ON_KAFKA
+LOADED = {"delivery": {"group_size": {"records": 200}}}  # thousands of records a second, not single deaths
 KEPT_SMALL = {"retention": {"bytes": "2kB", "age": "7d"}}
 
 
@@ -40,11 +44,12 @@ class Drill(msgspec.Struct, frozen=True, kw_only=True):
 
     app            the application as `settled run` takes it; "" is the sample
     windows        which; none: all that the contract's mode reaches, and `random`
-    named          drills by name instead of windows, see `named.NAMED`
+    named          drills by name instead of windows, see `named.NAMED` and `on_kafka.ON_KAFKA`
     kills          deaths in each window
     records        a file of records to publish, one JSON object a line
     check          a query on the effect database: one row per effect (event id, then key and order if any)
-    engine, store  addresses; none: fresh SQLite files
+    engine, store  addresses; none: fresh SQLite files. The engine `kafka-test:` is three brokers of the drill's own
+    cluster        brokers behind `kafka-test:` that are there already
     folder         where databases and histories go; none: a temporary folder, kept only if something failed
     seed           repeats a plan; none: a new one
     at_once        how many windows side by side, at most
@@ -62,6 +67,7 @@ class Drill(msgspec.Struct, frozen=True, kw_only=True):
     check: str = ""
     engine: str = ""
     store: str = ""
+    cluster: Cluster | None = None
     folder: Path | None = None
     seed: int | None = None
     at_once: int = 4
@@ -77,17 +83,26 @@ def run(drill: Drill, *, told: Callable[[Row], None] = lambda row: None) -> Repo
     Raises ContractError (an unknown window, an app that does not load), Refused (other data in the databases),
     Unavailable.
     """
+    with kafka.opened(drill.engine, drill.cluster) as (engine, cluster):
+        changes = kafka.with_lease(drill.changes, engine) if kafka.is_kafka(engine) else drill.changes
+        return _run(msgspec.structs.replace(drill, engine=engine, cluster=cluster, changes=changes), told)
+
+
+def _run(drill: Drill, told: Callable[[Row], None]) -> Report:
     began = time.monotonic()
     seed = secrets.randbelow(2**31) if drill.seed is None else drill.seed
     contract = apps.looked_at(drill.app, drill.engine, drill.store, drill.changes).contract
     names = _chosen(drill, contract)
     _refuse_other_data(drill, contract)
     folder = drill.folder or Path(tempfile.mkdtemp(prefix="settled-drill-"))
+    elsewhere = [_elsewhere(name) for name in kafka.ELSEWHERE if name in names and kafka.is_kafka(drill.engine)]
+    names = [name for name in names if name not in {row.window for row in elsewhere}]
+    alone = any(name in ON_KAFKA for name in names)  # what is done to brokers is done to all their clients
     one_file = drill.engine.startswith("sqlite:") or drill.store.startswith("sqlite:")
     with Crew(drill.command) as processes:
         task = _Task(drill, seed, folder, processes, contract.delivery.mode, told)
-        with ThreadPoolExecutor(1 if one_file else max(1, drill.at_once)) as pool:
-            rows = list(pool.map(task.row, names))
+        with ThreadPoolExecutor(1 if one_file or alone else max(1, drill.at_once)) as pool:
+            rows = [*pool.map(task.row, names), *elsewhere]
     failed = any(each.failed for each in rows)
     if drill.folder is None and not failed:
         shutil.rmtree(folder, ignore_errors=True)
@@ -112,6 +127,8 @@ class _Task:
         changes = _merged(drill.changes, apart)
         if name == "retention-uncommitted":
             changes = _merged(changes, KEPT_SMALL)
+        if name in ON_KAFKA:
+            changes = _merged(changes, LOADED)
         chance = random.Random(f"{self._seed}:{name}")
         with World(
             self._crew,
@@ -123,9 +140,10 @@ class _Task:
             prefix=f"{prefix}-",
             records=drill.records,
             settle_s=drill.settle_s,
+            cluster=drill.cluster,
         ) as world:
-            if name in NAMED:
-                kills, note = NAMED[name](world, drill.kills, chance)
+            if name in EVERY_NAMED:
+                kills, note = EVERY_NAMED[name](world, drill.kills, chance)
             else:
                 found = Round(world, name, drill.kills, chance)
                 found.run()
@@ -149,6 +167,8 @@ class _Task:
             note=note,
             kept=str(folder) if violations else "",
         )
+        if kafka.is_kafka(drill.engine) and not violations:
+            kafka.forget(drill.engine, prefix, prefix)
         with self._lock:
             self._told(row)
         return row
@@ -156,12 +176,13 @@ class _Task:
 
 def _chosen(drill: Drill, contract: Contract) -> list[str]:
     known = NAMES | {RANDOM}
-    for field, wanted, there in (("window", drill.windows, known), ("drill", drill.named, NAMED.keys())):
+    for field, wanted, there in (("window", drill.windows, known), ("drill", drill.named, EVERY_NAMED.keys())):
         for name in wanted:
             if name not in there:
                 raise ContractError(
                     f"there is no {field} {name!r}", field=field, value=name, hint=f"known: {', '.join(sorted(there))}"
                 )
+    require_possible(drill.named, drill.engine, drill.cluster)
     if drill.windows or drill.named:
         return list(dict.fromkeys([*drill.windows, *drill.named]))
     outside = any((contract.external.repeat, contract.external.reconcile, contract.external.quarantine))
@@ -174,6 +195,11 @@ def reachable(mode: str, *, outside: bool = True) -> list[str]:
     names = [window.name for window in WINDOWS if getattr(window, place).lost != "not reached"]
     names = [name for name in names if outside or JOURNEY[name] != "external"]
     return [*names, RANDOM]
+
+
+def _elsewhere(name: str) -> Row:
+    """A window that no process of ours comes by on this engine."""
+    return report.row(name, [], [], kills=0, seconds=0.0, note=f"not reached: {kafka.ELSEWHERE[name]}")
 
 
 def _refuse_other_data(drill: Drill, contract: Contract) -> None:

@@ -38,11 +38,11 @@ def stall(world: World, times: int, chance: random.Random) -> tuple[int, str]:
             continue
         successor = world.start()
         locked = world.store_url.startswith("sqlite:") and window in HOLD_THE_LOCK
-        _wait(lambda successor=successor: world.owns(successor), world.lease_s * 3 if locked else 10.0)  # type: ignore[misc]
-        _wait(world.settled, world.lease_s * 3)
+        waited(lambda successor=successor: world.owns(successor), world.lease_s * 3 if locked else 10.0)  # type: ignore[misc]
+        waited(world.settled, world.lease_s * 3)
         world.crew.send(zombie, signal.SIGCONT)
         zombies += 1
-        _wait(world.settled, 10.0)
+        waited(world.settled, 10.0)
         world.snapshot()
         world.stop([zombie, successor])
     finish.settle()
@@ -77,7 +77,7 @@ def poison_burst(world: World, times: int, chance: random.Random) -> tuple[int, 
     for _ in range(times):
         world.publish(world.supply.take(60, reject_every=3, accept=accept))
         worker = world.start(death=Death(window="effect-committed", nth=chance.randint(1, 12)))
-        _wait(lambda worker=worker: not worker.alive or world.settled(), 10.0)  # type: ignore[misc]
+        waited(lambda worker=worker: not worker.alive or world.settled(), 10.0)  # type: ignore[misc]
         deaths += worker.killed
         world.stop([worker] if worker.alive else [])
         world.snapshot()
@@ -117,11 +117,11 @@ def store_restart(world: World, times: int, chance: random.Random) -> tuple[int,
     """The effect store goes away and comes back; the same workers carry on, and no attempt is burnt."""
     with _disturbed(world, chance) as store:
         worker = world.start(store=store.url)
-        _wait(lambda: world.owns(worker), 10.0)  # a worker that finds no store when it starts ends at once
+        waited(lambda: world.owns(worker), 10.0)  # a worker that finds no store when it starts ends at once
         for _ in range(times):
             world.publish(world.supply.take(30))
             store.away(chance.uniform(0.1, 0.6))
-            _wait(world.settled, 15.0)
+            waited(world.settled, 15.0)
             world.snapshot()
         carried_on = worker.alive
         world.stop([worker])
@@ -145,13 +145,13 @@ def disk_full(world: World, times: int, chance: random.Random) -> tuple[int, str
     worker = world.start()
     no_limit = resource.RLIM_INFINITY
     for _ in range(times):
-        _wait(lambda: world.owns(worker), 10.0)
+        waited(lambda: world.owns(worker), 10.0)
         resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (chance.choice((0, 4096, 65536)), no_limit))
         world.publish(world.supply.take(30))
         world.crew.wait([worker], 0.4)
         if worker.alive:
             resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (no_limit, no_limit))
-        _wait(world.settled, 15.0)
+        waited(world.settled, 15.0)
         world.snapshot()
         if not worker.alive:
             break
@@ -221,7 +221,7 @@ def _disturbed(world: World, chance: random.Random) -> Iterator[_Lock | _Way]:
         store.close()
 
 
-def _wait(done: Callable[[], bool], seconds: float) -> bool:
+def waited(done: Callable[[], bool], seconds: float) -> bool:
     deadline = time.monotonic() + seconds
     while not done():
         if time.monotonic() > deadline:

@@ -27,6 +27,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     folder      where the history goes
     changes     sections of the contract that the drill states differently: short leases, small groups
     messages    for `publish`: a file of messages to send
+    rate        for `publish`: so many a second, without waiting for receipts in between; 0: as fast as they come
     drained     for `work`: stop when all is settled
     pause_s     for `work`: how long each handler takes longer than it does by itself
     clock_s     for `work`: how far the process's own wall clock (`time.time`) is put forward or back
@@ -41,6 +42,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     changes: dict[str, Any]
     death: Death | None = None
     messages: str = ""
+    rate: float = 0.0
     drained: bool = False
     pause_s: float = 0.0
     clock_s: float = 0.0

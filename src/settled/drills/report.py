@@ -23,7 +23,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     redelivered   runs of a handler for an event id beyond its first
     duplicates    records that the inbox refused as settled before
-    resume        from a death until a record that waited in one of the dead worker's partitions was run
+    resume        from a death until a record that waited in one of the dead worker's partitions was run; of a broker:
+                  until a record was run that was accepted after its death in a partition that it led
+    lag_added     the most records that were accepted and had not been run, at one time, above the usual of this drill
     other         violations that are neither loss, doubling nor order
     """
 
@@ -40,6 +42,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     other: int
     resume_p50_ms: float | None
     resume_p99_ms: float | None
+    lag_added: int
     repaired_by: str
     seconds: float
     violations: list[Violation]
@@ -90,6 +93,7 @@ def row(
         other=sum(kinds.values()) - kinds["lost"] - kinds["doubled"] - ordered,
         resume_p50_ms=_percentile(resumes, 0.5),
         resume_p99_ms=_percentile(resumes, 0.99),
+        lag_added=_lag_added(history),
         repaired_by=REPAIR.get(window, "the next owner, by the fence and the frontier in the effect store"),
         seconds=round(seconds, 2),
         violations=list(violations),
@@ -112,11 +116,19 @@ def resumes(history: Sequence[Event]) -> list[Event]:
     accepted = {event.id: event.t for event in history if event.what == "publish" and event.step == "ok"}
     owned: dict[int, set[int]] = {}
     waiting: Event | None = None
+    leaderless: dict[int, Event] = {}  # partition -> the death of the broker that led it
     found: list[Event] = []
     for event in sorted(history, key=lambda event: event.t):
         if event.what == "owner":
             mine = owned.setdefault(event.pid, set())
             (mine.add if event.outcome == "assigned" else mine.discard)(event.partition)
+        elif event.what == "death" and event.partition >= 0:
+            leaderless[event.partition] = event
+        elif event.what == "deliver" and event.partition in leaderless:
+            death = leaderless[event.partition]
+            if accepted.get(event.id, 0.0) > death.t:
+                found.append(Event(what="resume", pid=death.pid, t=event.t, seconds=event.t - death.t))
+                del leaderless[event.partition]
         elif event.what == "death":
             waiting = event if owned.get(event.pid) else None
         elif event.what == "deliver" and waiting is not None and event.pid != waiting.pid:
@@ -127,14 +139,49 @@ def resumes(history: Sequence[Event]) -> list[Event]:
     return found
 
 
+def _lag_added(history: Iterable[Event]) -> int:
+    """The highest lag (accepted, not yet run) minus the median, both over the instants of acceptance."""
+    waiting: set[str] = set()
+    run: set[str] = set()
+    seen: list[int] = []
+    for event in sorted(history, key=lambda event: event.t):
+        if event.what == "publish" and event.step == "ok":
+            if event.id not in run:
+                waiting.add(event.id)
+            seen.append(len(waiting))
+        elif event.what == "deliver":
+            run.add(event.id)
+            waiting.discard(event.id)
+    return max(seen) - sorted(seen)[len(seen) // 2] if seen else 0
+
+
 def text(report: Report) -> Iterable[str]:
     """The report for people, line by line."""
-    names = ("window", "kills", "redelivered", "duplicates", "lost", "doubled", "order", "other", "p50 ms", "p99 ms")
+    names = (
+        "window",
+        "kills",
+        "redelivered",
+        "duplicates",
+        "lost",
+        "doubled",
+        "order",
+        "other",
+        "p50 ms",
+        "p99 ms",
+        "lag",
+    )
     lines: list[tuple[str, ...]] = [names]
     for each in report.windows:
         counts = (each.kills, each.redelivered, each.duplicates, each.lost, each.doubled, each.order_violations)
         lines.append(
-            (each.window, *map(str, counts), str(each.other), _ms(each.resume_p50_ms), _ms(each.resume_p99_ms))
+            (
+                each.window,
+                *map(str, counts),
+                str(each.other),
+                _ms(each.resume_p50_ms),
+                _ms(each.resume_p99_ms),
+                str(each.lag_added),
+            )
         )
     widths = [max(len(line[column]) for line in lines) for column in range(len(names))]
     for number, line in enumerate(lines):

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
@@ -38,6 +39,7 @@ from settled.store import Store, Tx
 REJECT = "settled-drill-reject"  # a header: the drill rejects this record, until its value is a file that exists
 HOUSEKEEPING_S = 0.1  # redrives and the engine's copy of the frontier are seen to ten times as often as usual
 CHUNK = 5  # messages sent before their receipts are waited for
+STREAM_S = 0.01  # a stream sends what is due so often
 
 RELAY = RelayPolicy(lease_s=0.3, poll_s=0.05, batch=5, rows=10)
 
@@ -208,34 +210,63 @@ def publish(order: Order) -> None:
     with app:
         producer = app.producer()
         try:
-            for start in range(0, len(messages), CHUNK):
-                _send(messages[start : start + CHUNK], producer, writer)
+            if order.rate:
+                _stream(messages, order.rate, producer, writer)
+            else:
+                for start in range(0, len(messages), CHUNK):
+                    _send(messages[start : start + CHUNK], producer, writer)
         finally:
             producer.close()
 
 
 def _send(messages: Sequence[Message], producer: Any, writer: Writer) -> None:
-    pending = []
-    for message in messages:
-        event = _publish_event("invoke", message)
-        event.digest = history.digest_of(message)
-        writer.write(event)
-        pending.append(producer.send(message))
+    pending = [_begun(message, producer, writer) for message in messages]
     with contextlib.suppress(SettledError):  # each message says for itself what became of it
         producer.flush()
     for message, each in zip(messages, pending, strict=True):
-        try:
-            receipt = each.result()
-        except Unavailable:
-            writer.write(_publish_event("info", message))
-            raise
-        except SettledError:
-            writer.write(_publish_event("fail", message))
-            raise
-        done = _publish_event("ok", message)
-        done.partition, done.offset = receipt.partition, receipt.offset
-        done.digest = history.digest_of(message)
-        writer.write(done)
+        _ended(message, each, writer)
+
+
+def _stream(messages: Sequence[Message], rate: float, producer: Any, writer: Writer) -> None:
+    """So many messages a second, whatever becomes of those before; receipts are written down as they come."""
+    began = time.monotonic()
+    under_way: deque[tuple[Message, Any]] = deque()
+    sent = 0
+    while sent < len(messages):
+        due = min(len(messages), int((time.monotonic() - began) * rate))
+        for message in messages[sent:due]:
+            under_way.append((message, _begun(message, producer, writer)))
+        sent = max(sent, due)
+        while under_way and under_way[0][1].done():
+            _ended(*under_way.popleft(), writer)
+        time.sleep(STREAM_S)
+    with contextlib.suppress(SettledError):
+        producer.flush()
+    for message, each in under_way:
+        _ended(message, each, writer)
+
+
+def _begun(message: Message, producer: Any, writer: Writer) -> Any:
+    event = _publish_event("invoke", message)
+    event.digest = history.digest_of(message)
+    writer.write(event)
+    return producer.send(message)
+
+
+def _ended(message: Message, pending: Any, writer: Writer) -> None:
+    """Write down what became of it. Raises what it met."""
+    try:
+        receipt = pending.result()
+    except Unavailable:
+        writer.write(_publish_event("info", message))
+        raise
+    except SettledError:
+        writer.write(_publish_event("fail", message))
+        raise
+    done = _publish_event("ok", message)
+    done.partition, done.offset = receipt.partition, receipt.offset
+    done.digest = history.digest_of(message)
+    writer.write(done)
 
 
 def _publish_event(step: str, message: Message) -> Event:

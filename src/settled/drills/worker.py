@@ -27,7 +27,13 @@ from settled.drills.order import Answer, Order
 _DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 
 
-ADAPTERS = ("settled.engines.sqlite", "settled.stores.sqlite", "settled.stores.postgres", "settled.drills.sample")
+ADAPTERS = (
+    "settled.engines.sqlite",
+    "settled.engines.kafka",
+    "settled.stores.sqlite",
+    "settled.stores.postgres",
+    "settled.drills.sample",
+)
 
 
 def serve() -> None:

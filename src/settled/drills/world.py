@@ -24,6 +24,7 @@ from settled.outbox.adding import add
 from settled.outcome import Outcome
 from settled.record import Message, Record
 from settled.store import Selection
+from settled.testing.kafka_cluster import Cluster
 
 SETTLE_S = 12.0
 PUBLISH_S, PUBLISH_TRIES = 60.0, 4
@@ -57,9 +58,12 @@ class World:
         prefix: str = "d-",
         records: Path | None = None,
         settle_s: float = SETTLE_S,
+        cluster: Cluster | None = None,
     ) -> None:
-        """`settle_s`: how long beyond the lease the last records may take once nothing dies any more."""
-        self.settle_s = settle_s
+        """`settle_s`: how long beyond the lease the last records may take once nothing dies any more. `cluster`: the
+        brokers behind a Kafka engine, where the drill may harm them."""
+        self.settle_s, self.cluster = settle_s, cluster
+        self.publish_url = ""  # where producers find the log while it is not where the others find it
         self.crew, self.folder, self.prefix = crew, folder, prefix
         folder.mkdir(parents=True, exist_ok=True)
         self.engine_url = engine or f"sqlite:///{folder.resolve()}/log.db"
@@ -67,8 +71,9 @@ class World:
         self._app_name, self._changes = app, dict(changes)
         self.app = roles.with_side_table(apps.looked_at(app, self.engine_url, self.store_url, self._changes))
         self.contract = self.app.contract
+        self.topic = self.contract.transport.topic
         self.consumer = specs.consumer_spec(self.contract).consumer
-        self.supply = Supply(self.contract.transport.topic, prefix, records)
+        self.supply = Supply(self.topic, prefix, records)
         self.writer = Writer(folder, "drill")
         self.processes: list[Process] = []
         self.sent: dict[str, Message] = {}
@@ -106,9 +111,9 @@ class World:
             self.sent[message.id] = message
         plan, left, died, failed = iter(deaths), list(messages), 0, 0
         while left:
-            with tempfile.NamedTemporaryFile(dir=self.folder, suffix=".messages", delete=False) as file:
-                file.write(b"\n".join(msgspec.json.encode(message) for message in left))
-            process = self.start("publish", messages=file.name, death=next(plan, None))
+            file = self._file_of(left)
+            where = {"engine": self.publish_url} if self.publish_url else {}
+            process = self.start("publish", messages=file, death=next(plan, None), **where)
             if not self.crew.wait_ended(process, PUBLISH_S):
                 self.crew.end(process)
             died += process.killed
@@ -118,6 +123,28 @@ class World:
             if left and failed >= PUBLISH_TRIES:
                 raise Unavailable(f"publishing ends with code {process.code}", hint=f"see {self.folder}/output.log")
         return died
+
+    def _file_of(self, messages: Sequence[Message]) -> str:
+        with tempfile.NamedTemporaryFile(dir=self.folder, suffix=".messages", delete=False) as file:
+            file.write(b"\n".join(msgspec.json.encode(message) for message in messages))
+        return file.name
+
+    def stream(self, messages: Sequence[Message], rate: float) -> Process:
+        """Begin to publish so many messages a second; `finish` waits for the end."""
+        for message in messages:
+            self.sent[message.id] = message
+        return self.start("publish", messages=self._file_of(messages), rate=rate)
+
+    def finish(self, stream: Process) -> None:
+        """Until the stream has sent all and holds a receipt for each; what has none makes the history's end unsound."""
+        ended = self.crew.wait_ended(stream, PUBLISH_S)
+        if not ended or stream.code != 0:
+            self.crew.end(stream)
+            self.tell_drained(False, f"a producer ended with code {stream.code} and without all its receipts")
+
+    def accepted_by(self, stream: Process) -> int:
+        """How many of its messages have a receipt by now."""
+        return len(self._accepted(stream.pid))
 
     def put_in_outbox(self, messages: Sequence[Message]) -> None:
         """Put messages into the outbox, in one transaction of the effect database: from its commit on they count as
@@ -203,7 +230,7 @@ class World:
 
     def snapshot(self) -> None:
         """Write down the frontiers, and whether all below them has ended."""
-        topic, group = self.contract.transport.topic, self.contract.delivery.group
+        topic, group = self.topic, self.contract.delivery.group
         for info in self.engine.groups(group):
             for (name, partition), offset in info.committed.items():
                 if name == topic:
@@ -240,16 +267,21 @@ class World:
             return self._session.settled(records)
 
     def _read(self, partition: int, offset: int) -> Iterable[Record]:
-        while records := self.engine.read(self.contract.transport.topic, partition, offset, records=1000):
+        while records := self.engine.read(self.topic, partition, offset, records=1000):
             yield from records
             offset = records[-1].offset + 1
+
+    def stored(self) -> list[str]:
+        """The ids of the drill's records, as often as they stand in the log."""
+        partitions = range(self.contract.transport.partitions)
+        found = (record.id for partition in partitions for record in self._read(partition, 0))
+        return [id for id in found if id.startswith(self.prefix)]
 
     def collect(self) -> list[Event]:
         """Write down the end: log, effects, endings and quarantine, of this drill's records only. Returns the whole
         history."""
-        topic = self.contract.transport.topic
         for info in self.engine.topics():
-            for part in info.partitions if info.spec.name == topic else ():
+            for part in info.partitions if info.spec.name == self.topic else ():
                 self.writer.write(Event(what="begin", partition=part.partition, offset=part.begin))
                 for record in self._read(part.partition, part.begin):
                     if record.id.startswith(self.prefix):

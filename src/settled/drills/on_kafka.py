@@ -1,0 +1,210 @@
+"""Drills by name that only a Kafka cluster has: brokers that die, answers that are lost, groups that meet anew, clients
+that are cut off. Each takes a world with a cluster that it may harm; see `named` for the form."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from settled.drills import kafka
+from settled.drills.crew import Process
+from settled.drills.history import Event
+from settled.drills.kafka_proxy import Proxies, proxied
+from settled.drills.named import BUSY_S, NamedDrill, waited
+from settled.drills.rounds import Round
+from settled.drills.world import World
+from settled.errors import ContractError, Refused, Unavailable
+from settled.testing.kafka_cluster import Cluster
+
+RATE = 2000  # records a second while brokers die
+BEFORE_S, AFTER_S = 1.0, 1.0  # of such load before a broker dies, and after it is known that another leads
+STORM_RECORDS = 100  # for each restart of a member
+MEMBER_S = 2.0  # how long a member of the storm lives at most
+OWN_S = 30.0
+
+
+def leader_kill(world: World, times: int, chance: random.Random) -> tuple[int, str]:
+    """The leader of a partition is killed (SIGKILL) under 2,000 records a second, and comes back."""
+    cluster = _cluster(world)
+    partitions = world.contract.transport.partitions
+    with _working(world, 2):
+        for number in range(times):
+            partition = number % partitions
+            stream = world.stream(world.supply.take(_load()), RATE)
+            waited(lambda stream=stream: world.accepted_by(stream) > RATE * BEFORE_S, OWN_S)  # type: ignore[misc]
+            dead = cluster.leader(world.topic, partition)
+            led = [each for each in range(partitions) if cluster.leader(world.topic, each) == dead]
+            for each in led:
+                world.writer.write(Event(what="death", window="leader-kill", partition=each))
+            cluster.kill(dead)
+            world.finish(stream)
+            cluster.start(dead)
+            cluster.wait_ready()
+            waited(world.settled_if_reachable, OWN_S)
+            _snapshot(world)
+    return times, f"{RATE} records a second meanwhile; {_stored_once(world)}"
+
+
+def broker_rolling_restart(world: World, times: int, chance: random.Random) -> tuple[int, str]:
+    """The brokers are stopped and started again, one after the other, under 2,000 records a second."""
+    cluster = _cluster(world)
+    brokers = sorted(cluster.processes())
+    with _working(world, 2):
+        for number in range(times):
+            stream = world.stream(world.supply.take(_load()), RATE)
+            broker = brokers[number % len(brokers)]
+            cluster.stop(broker)
+            cluster.start(broker)
+            cluster.wait_ready()
+            world.finish(stream)
+            waited(world.settled_if_reachable, OWN_S)
+            _snapshot(world)
+    return times, f"{RATE} records a second meanwhile; {_stored_once(world)}"
+
+
+def lost_ack(world: World, times: int, chance: random.Random) -> tuple[int, str]:
+    """The answers to produce requests are cut on their way; the producer sends again, and nothing is stored twice."""
+    with proxied(_cluster(world), chance) as proxies, _working(world, 1):
+        world.publish_url = kafka.address(proxies.bootstrap)
+        proxies.cut_answers(0.3)
+        while proxies.cuts < times:
+            world.publish(world.supply.take(50))
+        proxies.cut_answers(0.0)
+        world.publish(world.supply.take(50))
+        world.publish_url = ""
+        cuts = proxies.cuts
+    return cuts, f"answers lost; {_stored_once(world)}"
+
+
+def rebalance_storm(world: World, times: int, chance: random.Random) -> tuple[int, str]:
+    """A member is restarted every 2 s or sooner, killed and stopped in turn, while 100 records come each time."""
+    killed = 0
+    with _working(world, 1):
+        member = world.start(pause_s=BUSY_S)
+        for number in range(times):
+            end = time.monotonic() + chance.uniform(MEMBER_S / 2, MEMBER_S)
+            world.publish(world.supply.take(STORM_RECORDS))
+            while member.alive and time.monotonic() < end:
+                world.crew.wait([member], max(0.0, end - time.monotonic()))
+            if number % 2:
+                world.writer.write(Event(what="death", window="rebalance-storm", pid=member.pid))
+                world.crew.end(member)
+                killed += 1
+            else:
+                world.crew.terminate(member)
+            old, member = member, world.start(pause_s=BUSY_S)
+            if not world.crew.wait_ended(old, OWN_S):
+                world.tell_drained(False, f"{old.pid} did not end on SIGTERM")
+            _snapshot(world)
+        world.stop([member])
+    return times, f"{killed} of the restarts were kills; {_stored_once(world)}"
+
+
+def partition_cut(world: World, times: int, chance: random.Random) -> tuple[int, str]:
+    """A worker is cut off from all brokers beyond its lease, another takes over, then the first is let back in."""
+    with proxied(_cluster(world), chance) as proxies:
+        for number in range(times):
+            cut = world.start(engine=kafka.address(proxies.bootstrap), pause_s=BUSY_S)
+            waited(lambda cut=cut: world.owns(cut), OWN_S)  # type: ignore[misc]
+            world.publish(world.supply.take(60))
+            world.writer.write(Event(what="death", window="partition-cut", pid=cut.pid, note="cut off"))
+            _cut(proxies, silent=number % 2 == 0)
+            successor = world.start()
+            waited(lambda successor=successor: world.owns(successor), OWN_S)  # type: ignore[misc]
+            waited(world.settled, OWN_S)
+            proxies.release()
+            proxies.reopen()
+            world.publish(world.supply.take(60))
+            waited(world.settled, OWN_S)
+            _snapshot(world)
+            _require_alive(world, cut)
+            world.stop([cut, successor])
+    Round(world, "random", 0, chance).settle()
+    return times, "now packets vanish, now connections are refused"
+
+
+def _cut(proxies: Proxies, *, silent: bool) -> None:
+    if silent:
+        proxies.hold()
+    else:
+        proxies.shut()
+
+
+def _load() -> int:
+    """Records enough for RATE from before a broker dies until another leads."""
+    return round(RATE * (BEFORE_S + AFTER_S) + RATE)
+
+
+@contextmanager
+def _working(world: World, count: int) -> Iterator[list[Process]]:
+    """Workers that have begun before the block, outlive it, and settle all that is left."""
+    workers = [world.start() for _ in range(count)]
+    for worker in workers[:1]:
+        waited(lambda worker=worker: world.owns(worker), OWN_S)  # type: ignore[misc]
+    yield workers
+    waited(world.settled_if_reachable, OWN_S)
+    for worker in workers:
+        _require_alive(world, worker)
+    world.stop(workers)
+    Round(world, "random", 0, random.Random(0)).settle()
+    _snapshot(world)
+
+
+def _require_alive(world: World, worker: Process) -> None:
+    """A worker waits for a log that is away; it does not end."""
+    if not worker.alive:
+        world.tell_drained(False, f"a worker ended with code {worker.code} while the log was disturbed")
+
+
+def _snapshot(world: World) -> None:
+    """Look as soon as the brokers tell: who coordinates a group may be on the move."""
+
+    def looked() -> bool:
+        try:
+            world.snapshot()
+        except Unavailable:
+            return False
+        return True
+
+    waited(looked, OWN_S)
+
+
+def _stored_once(world: World) -> str:
+    """No producer died, so no record may stand in the log twice: said in the history, and in words."""
+    counts = Counter(world.stored())
+    twice = sum(count - 1 for count in counts.values())
+    world.writer.write(Event(what="bound", note="copies of a record in the log", n=twice, offset=0))
+    return f"{len(counts)} records in the log, {twice} of them twice"
+
+
+def require_possible(names: Sequence[str], engine: str, cluster: Cluster | None) -> None:
+    """Raises ContractError for drills that this engine does not have, Refused for those that may not be done to it."""
+    hint = f"--engine {kafka.OWN} starts three brokers (Java and Maven are needed)"
+    asked = [name for name in names if name in ON_KAFKA]
+    if asked and not kafka.is_kafka(engine):
+        raise ContractError(f"only Kafka has {', '.join(asked)}", field="engine", value=engine, hint=hint)
+    harmful = [name for name in asked if name in KILLS_BROKERS and (cluster is None or not cluster.own)]
+    if harmful:
+        raise Refused(f"{', '.join(harmful)} stops brokers, and does that only to its own", hint=hint)
+    proxied = [name for name in asked if name in NEEDS_PROXIES and cluster is None]
+    if proxied:
+        raise Refused(f"{', '.join(proxied)} needs brokers that are reached by way of proxies too", hint=hint)
+
+
+def _cluster(world: World) -> Cluster:
+    assert world.cluster is not None, "see require_possible"
+    return world.cluster
+
+
+ON_KAFKA: dict[str, NamedDrill] = {
+    "leader-kill": leader_kill,
+    "broker-rolling-restart": broker_rolling_restart,
+    "lost-ack": lost_ack,
+    "rebalance-storm": rebalance_storm,
+    "partition-cut": partition_cut,
+}
+KILLS_BROKERS = frozenset({"leader-kill", "broker-rolling-restart"})
+NEEDS_PROXIES = frozenset({"lost-ack", "partition-cut"})
