@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from settled.drills import report, server
+from settled.drills import campaign_kafka, report, server
 from settled.drills.checker import check
 from settled.drills.crew import Crew, Process
 from settled.drills.drill import Drill, reachable, run
@@ -53,13 +53,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m settled.drills.campaign", description="Drill both stores.")
     parser.add_argument("--full", action="store_true", help="thousands of deaths; else a twentieth of it")
     parser.add_argument("--seed", type=int, help="repeat the plan of an earlier run")
+    parser.add_argument(
+        "--engine", choices=("sqlite", "kafka"), default="sqlite", help="kafka: three brokers of its own"
+    )
     parser.add_argument("--store", choices=("sqlite", "postgresql", "both"), default="both")
     parser.add_argument("--postgres", default="", metavar="URL", help="a server on which databases may be made")
+    named = "only this drill by name; repeatable"
+    parser.add_argument("--drill", action="append", choices=sorted(NAMED_COUNTS | campaign_kafka.COUNTS), help=named)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all rows there")
     asked = parser.parse_args(arguments)
     seed = secrets.randbelow(2**31) if asked.seed is None else asked.seed
     lines: list[Line] = []
-    for line in _lines(asked.store, asked.postgres, seed, 1 if asked.full else SMALL):
+    drilled = _on_kafka if asked.engine == "kafka" else _lines
+    for line in drilled(asked.store, asked.postgres, seed, 1 if asked.full else SMALL, asked.drill or ()):
         lines.append(line)
         print(f"{line.id:12} {line.what:34} {line.count:6} kills {line.seconds:7.1f} s {line.violations:3} violations")
         for row in line.rows:
@@ -74,13 +80,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if violations else 0
 
 
-def _lines(store: str, postgres: str, seed: int, part: int) -> Iterator[Line]:
+def _lines(store: str, postgres: str, seed: int, part: int, only: Sequence[str]) -> Iterator[Line]:
     if store in ("sqlite", "both"):
-        yield from _drills("sqlite", "", seed, part)
+        yield from _drills("sqlite", "", seed, part, only)
     if store in ("postgresql", "both"):
         with server.started(postgres) as found:
             with found.database() as url:
-                yield from _drills("postgresql", url, seed, part)
+                yield from _drills("postgresql", url, seed, part, only)
+            if only:
+                return
             yield _of("pg-backends", "backends terminated", _faults(found, terminate_backends, seed, part, "backends"))
             yield _of("pg-cuts", "commits cut before their answer", _faults(found, cut_commits, seed, part, "cuts"))
             if found.can_stop:
@@ -88,14 +96,20 @@ def _lines(store: str, postgres: str, seed: int, part: int) -> Iterator[Line]:
                 yield _of("pg-restarts", "server stopped (immediate), started", restarted)
 
 
-def _drills(name: str, url: str, seed: int, part: int) -> Iterator[Line]:
-    """All windows, then the drills by name."""
-    windows = reachable("effectively-once")
-    kills = max(1, -(-DEATHS // part // len(windows)))
-    found = run(Drill(kills=kills, seed=seed, store=url, at_once=AT_ONCE, yes=True))
-    yield _of(f"{name}-windows", f"{len(windows)} windows", (found.seed, found.windows, found.seconds))
+def _on_kafka(store: str, postgres: str, seed: int, part: int, only: Sequence[str]) -> Iterator[Line]:
+    for name, what, found in campaign_kafka.found(store, postgres, seed, part, only):
+        yield _of(name, what, (found.seed, found.windows, found.seconds))
+
+
+def _drills(name: str, url: str, seed: int, part: int, only: Sequence[str]) -> Iterator[Line]:
+    """All windows, then the drills by name; or only those named."""
+    if not only:
+        windows = reachable("effectively-once")
+        kills = max(1, -(-DEATHS // part // len(windows)))
+        found = run(Drill(kills=kills, seed=seed, store=url, at_once=AT_ONCE, yes=True))
+        yield _of(f"{name}-windows", f"{len(windows)} windows", (found.seed, found.windows, found.seconds))
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for drill, count in NAMED_COUNTS.items():
+        for drill, count in NAMED_COUNTS.items() if not only else [(drill, NAMED_COUNTS[drill]) for drill in only]:
             share = max(2, -(-count // part // AT_ONCE))
             shares = [Drill(named=(drill,), kills=share, seed=seed + at, store=url, yes=True) for at in range(AT_ONCE)]
             began = time.monotonic()

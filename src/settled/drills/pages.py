@@ -6,7 +6,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from settled.drills import kafka
 from settled.drills.named import NAMED
+from settled.drills.on_kafka import ON_KAFKA
 from settled.windows import WINDOWS, Fate, Window
 
 HEAD = """\
@@ -37,7 +39,23 @@ def windows_page() -> str:
         lines += [*_section(window), ""]
     lines += ["## Drills that are more than one death", "", "`settled drill --drill NAME`:", ""]
     lines += [f"- `{name}`: {_first_line(drill.__doc__)}" for name, drill in NAMED.items()]
+    lines += ["", *_on_kafka()]
     return HEAD + "\n".join(lines) + "\n"
+
+
+def _on_kafka() -> Iterator[str]:
+    yield "## On Kafka"
+    yield ""
+    yield "`settled drill APP --engine kafka://host:port` runs the same windows with the log on Kafka, but for these:"
+    yield ""
+    for name, why in kafka.ELSEWHERE.items():
+        yield f"- `{name}`: {why}."
+    yield ""
+    yield f"`--engine {kafka.OWN}` starts three brokers for the drill (Java and Maven are needed). Drills that disturb"
+    yield "brokers, or the way to them, run only there:"
+    yield ""
+    for name, drill in ON_KAFKA.items():
+        yield f"- `{name}`: {_first_line(drill.__doc__)}"
 
 
 def _summary() -> Iterator[str]:
