@@ -15,11 +15,7 @@ def is_drained(engine: Engine, store: Store, contract: Contract) -> Callable[[],
     topic = contract.transport.topic
     consumer = specs.consumer_spec(contract).consumer
     wanted = {
-        part.partition: part.end
-        for info in engine.topics()
-        if info.spec.name == topic
-        for part in info.partitions
-        if part.end > part.begin
+        part.partition: part.end for info in engine.topics([topic]) for part in info.partitions if part.end > part.begin
     }
 
     def drained() -> bool:

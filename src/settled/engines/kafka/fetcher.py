@@ -303,11 +303,19 @@ class Fetcher:
         try:
             self._client.seek(TopicPartition(topic, partition, offset))
             self._client.resume([TopicPartition(topic, partition)])
-        except KafkaException:  # not ready yet, or just revoked
-            return
+        except KafkaException:  # not ready yet, just revoked, or its position was lost
+            if not lane.astray or self._going is not None:
+                return
+            self._assign_again(lane.place, offset)
+        lane.astray = False
         with self._hand.lock:
             if lane.wanted and lane.expected == offset:
                 lane.open = True
+
+    def _assign_again(self, place: Partition, offset: int) -> None:
+        """A partition whose position was lost cannot be sought any more. The group does not notice."""
+        self._client.incremental_unassign([TopicPartition(*place)])
+        self._client.incremental_assign([TopicPartition(*place, offset)])
 
     def _shut(self, lane: Lane) -> None:
         self._pause([lane.place])
@@ -412,7 +420,8 @@ class Fetcher:
         if lane is not None and topic is not None:
             found = translate(error, f"reading {topic}/{partition}", settings=self._settings, topic=topic)
             if isinstance(found, HistoryLost) and lane.position is None:
-                return  # of the offset that it was assigned with, before it is started
+                lane.astray = True  # by the offset that it was assigned with, before it is started
+                return
             if isinstance(found, HistoryLost):
                 self._find_position(lane, found, truncated=error.code() == KafkaError._LOG_TRUNCATION)
                 return
@@ -425,12 +434,12 @@ class Fetcher:
             look = self._look(topic, [partition])
         except Unavailable:
             with self._hand.lock:
-                lane.open = False  # sought and looked at again
+                lane.open, lane.astray = False, True  # tried, and looked at, again
             return
         with self._hand.lock:
             begin, end = look.begins[partition], look.ends[partition]
             lane.begin, lane.end = begin, end
-            lane.open = False
+            lane.open, lane.astray = False, True
             if truncated or lane.expected > end:
                 self._hand.stop(lane, found)
             elif lane.expected < begin:

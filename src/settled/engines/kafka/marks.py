@@ -30,6 +30,6 @@ def read(text: str | None) -> Mark:
     found: dict[str, int] = {}
     for part in (text or "").split(";"):
         name, _, number = part.partition("=")
-        if number.isascii() and number.isdecimal() and len(number) < 19:
+        if number.isascii() and number.isdecimal() and len(number) < 20:
             found[name] = int(number)
     return Mark(found.get("epoch", 0), bool(found.get("clean")), found.get("original"))
