@@ -1,5 +1,5 @@
-"""Kafka through settled against bare loops of confluent-kafka, and against the embedded engine: three local brokers, one
-run, the same records, headers and settings.
+"""Kafka through settled against bare loops of confluent-kafka, and against the embedded engine: three local brokers,
+one run, the same records, headers and settings.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ class _Psycopg(Caller):
         psycopg = sys.modules["psycopg"]
         with psycopg.Cursor(self.handle, row_factory=psycopg.rows.tuple_row) as cursor:
             cursor.execute(sql, params or None)
-            return cursor.fetchall() if cursor.description else []
+            return cursor.fetchall() if _has_rows(cursor) else []
 
 
 class _PsycopgAsync(_Psycopg):
@@ -131,7 +131,12 @@ class _PsycopgAsync(_Psycopg):
         psycopg = sys.modules["psycopg"]
         async with psycopg.AsyncCursor(self.handle, row_factory=psycopg.rows.tuple_row) as cursor:
             await cursor.execute(sql, params or None)
-            return await cursor.fetchall() if cursor.description else []
+            return await cursor.fetchall() if _has_rows(cursor) else []
+
+
+def _has_rows(cursor: Any) -> bool:
+    """As `cursor.description`, which makes an object for each column."""
+    return cursor.pgresult is not None and cursor.pgresult.nfields > 0
 
 
 class _Sqlite3(Caller):

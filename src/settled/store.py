@@ -275,7 +275,7 @@ class Outbox(Protocol):
         ...
 
     def discard(self, seqs: Sequence[int], *, reason: str, who: str) -> list[int]:
-        """Parked rows become discarded, for good; reason, person and the last error stay. Returns those that changed."""
+        """Parked rows become discarded, for good; reason, person and last error stay. Returns those that changed."""
         ...
 
 
@@ -507,8 +507,11 @@ class Store(Protocol):
         """Run the user's own set-up in one transaction, one process at a time."""
         ...
 
-    def acquire(self, consumer: str, topic: str, partition: int, epoch: int, identity: str) -> Position | None:
-        """Write the fence: from now on lower epochs commit nothing. Returns the position, none for a new partition.
+    def acquire(
+        self, consumer: str, topic: str, partition: int, epoch: int, identity: str, *, begin: int | None = None
+    ) -> Position | None:
+        """Write the fence: from now on lower epochs commit nothing. Returns the position, none for a new partition;
+        with `begin` a new partition begins there, as by `settle_from`.
 
         Waits for a transaction of the previous owner that is about to commit. Raises Fenced when the store holds a
         higher epoch, or an equal one of another process; HistoryLost when the position is of another incarnation of
