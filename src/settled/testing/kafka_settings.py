@@ -64,7 +64,7 @@ num.recovery.threads.per.data.dir=1
 background.threads=2
 group.coordinator.threads=1
 share.coordinator.threads=1
-replica.fetch.wait.max.ms=200
+replica.fetch.wait.max.ms=500
 metadata.log.max.snapshot.interval.ms=3600000
 """
 
