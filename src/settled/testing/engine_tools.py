@@ -66,7 +66,7 @@ def make_topic(engine: Engine, partitions: int = 1, **fields: Any) -> None:
 
 def topic_of(engine: Engine) -> TopicInfo:
     """The test's topic as the engine describes it."""
-    return next(info for info in engine.topics() if info.spec.name == names.topic)
+    return engine.topics([names.topic])[0]
 
 
 def publish(engine: Engine, messages: Iterable[Message], **spec: Any) -> list[Receipt]:

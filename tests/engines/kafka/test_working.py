@@ -26,7 +26,7 @@ from settled.store import Position, Store, Tx
 from settled.testing import kafka
 from waiting import until
 
-pytestmark = [pytest.mark.xdist_group("kafka"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.xdist_group("kafka-working"), pytest.mark.timeout(180)]
 Make = Callable[..., App]
 
 

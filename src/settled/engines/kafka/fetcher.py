@@ -303,19 +303,23 @@ class Fetcher:
         try:
             self._client.seek(TopicPartition(topic, partition, offset))
             self._client.resume([TopicPartition(topic, partition)])
-        except KafkaException:  # not ready yet, just revoked, or its position was lost
-            if not lane.astray or self._going is not None:
+        except KafkaException:  # not ready yet, just revoked, or its position was lost: it cannot be sought any more
+            if self._going is not None or not self._assign_again(lane.place, offset):
                 return
-            self._assign_again(lane.place, offset)
-        lane.astray = False
         with self._hand.lock:
             if lane.wanted and lane.expected == offset:
                 lane.open = True
 
-    def _assign_again(self, place: Partition, offset: int) -> None:
-        """A partition whose position was lost cannot be sought any more. The group does not notice."""
-        self._client.incremental_unassign([TopicPartition(*place)])
-        self._client.incremental_assign([TopicPartition(*place, offset)])
+    def _assign_again(self, place: Partition, offset: int) -> bool:
+        """Begin anew in the client; the group does not notice. False when it is not this member's any more."""
+        try:
+            self._client.incremental_unassign([TopicPartition(*place)])
+            self._client.incremental_assign([TopicPartition(*place, offset)])
+            self._client.resume([TopicPartition(*place)])
+        except KafkaException as error:
+            log.debug("beginning %s/%s anew: %s", *place, error)
+            return False
+        return True
 
     def _shut(self, lane: Lane) -> None:
         self._pause([lane.place])
@@ -420,8 +424,7 @@ class Fetcher:
         if lane is not None and topic is not None:
             found = translate(error, f"reading {topic}/{partition}", settings=self._settings, topic=topic)
             if isinstance(found, HistoryLost) and lane.position is None:
-                lane.astray = True  # by the offset that it was assigned with, before it is started
-                return
+                return  # of the offset that it was assigned with, before it is started
             if isinstance(found, HistoryLost):
                 self._find_position(lane, found, truncated=error.code() == KafkaError._LOG_TRUNCATION)
                 return
@@ -434,12 +437,12 @@ class Fetcher:
             look = self._look(topic, [partition])
         except Unavailable:
             with self._hand.lock:
-                lane.open, lane.astray = False, True  # tried, and looked at, again
+                lane.open = False  # tried, and looked at, again
             return
         with self._hand.lock:
             begin, end = look.begins[partition], look.ends[partition]
             lane.begin, lane.end = begin, end
-            lane.open, lane.astray = False, True
+            lane.open = False
             if truncated or lane.expected > end:
                 self._hand.stop(lane, found)
             elif lane.expected < begin:

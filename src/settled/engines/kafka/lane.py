@@ -46,13 +46,11 @@ class Lane:
     position    where the owner's next record is; none before `start`
     expected    where the broker's next record is
     open        the client fetches from `expected` on
-    astray      the brokers did not hold what the client asked for
     committed   the offset and note last committed here, or found committed
     """
 
     __slots__ = (
         "announce_at",
-        "astray",
         "begin",
         "chunks",
         "committed",
@@ -80,7 +78,7 @@ class Lane:
 
     def reset(self) -> None:
         """As it was when the group assigned it: nothing of it is fetched before it is announced and started again."""
-        self.told = self.paused = self.stopped = self.open = self.astray = self.unconfirmed = False
+        self.told = self.paused = self.stopped = self.open = self.unconfirmed = False
         self.position: int | None = None
         self.expected = 0
         self.begin = self.end = 0

@@ -17,9 +17,9 @@ from collections.abc import Callable
 
 from msgspec.structs import astuple
 
-from settled import windows
+from settled import at_exit, windows
 from settled.engine import ProducerSpec
-from settled.engines.sqlite import append, at_exit
+from settled.engines.sqlite import append
 from settled.engines.sqlite.append import Appender, By, Part
 from settled.engines.sqlite.batching import Bounds
 from settled.engines.sqlite.database import Database
