@@ -108,13 +108,18 @@ class Cluster:
 
     def leader(self, topic: str, partition: int) -> int:
         """The broker that leads the partition now; -1 while there is none."""
-        found = _admin(self.bootstrap).list_topics(topic, timeout=ANSWER_S).topics[topic].partitions
-        return int(found[partition].leader)
+        found = self._partition(topic, partition)
+        return -1 if found is None else int(found.leader)
 
     def in_sync(self, topic: str, partition: int) -> set[int]:
         """The brokers that hold all of it."""
-        found = _admin(self.bootstrap).list_topics(topic, timeout=ANSWER_S).topics[topic].partitions
-        return set(found[partition].isrs)
+        found = self._partition(topic, partition)
+        return set() if found is None else set(found.isrs)
+
+    def _partition(self, topic: str, partition: int) -> Any:
+        """As a broker tells it; none where that one does not know the topic yet."""
+        there = _admin(self.bootstrap).list_topics(topic, timeout=ANSWER_S).topics.get(topic)
+        return None if there is None else there.partitions.get(partition)
 
     def wait_ready(self, seconds: float = READY_S) -> None:
         """Until all three brokers run, answer, and hold all of every partition. Raises Unavailable with what they

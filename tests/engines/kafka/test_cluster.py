@@ -66,7 +66,7 @@ def test_a_killed_leader_is_followed_by_another_and_comes_back_in_sync(own: Clus
 
 def test_a_broker_that_is_stopped_hands_over_first(own: Cluster) -> None:
     topic = make_topic(own.bootstrap)
-    stopped = own.leader(topic, 0)
+    stopped = until(lambda: max(own.leader(topic, 0), 0))
     own.stop(stopped)
     until(lambda: own.leader(topic, 0) not in (stopped, -1), 60)
     own.start(stopped)
@@ -75,7 +75,7 @@ def test_a_broker_that_is_stopped_hands_over_first(own: Cluster) -> None:
 
 def test_a_suspended_leader_is_given_up_and_returns(own: Cluster) -> None:
     topic = make_topic(own.bootstrap)
-    silent = own.leader(topic, 0)
+    silent = until(lambda: max(own.leader(topic, 0), 0))
     own.suspend(silent)
     try:
         until(lambda: own.leader(topic, 0) not in (silent, -1), 60)
