@@ -280,8 +280,8 @@ class World:
     def collect(self) -> list[Event]:
         """Write down the end: log, effects, endings and quarantine, of this drill's records only. Returns the whole
         history."""
-        for info in self.engine.topics():
-            for part in info.partitions if info.spec.name == self.topic else ():
+        for info in self.engine.topics([self.topic]):
+            for part in info.partitions:
                 self.writer.write(Event(what="begin", partition=part.partition, offset=part.begin))
                 for record in self._read(part.partition, part.begin):
                     if record.id.startswith(self.prefix):

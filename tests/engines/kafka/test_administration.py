@@ -50,9 +50,11 @@ def raw() -> AdminClient:
 
 
 def made(name: str, **config: Any) -> str:
-    """A topic that settled did not make."""
+    """A topic that settled did not make. Its records are kept, however old their times say that they are."""
     partitions, replicas = config.pop("partitions", 1), config.pop("replicas", 1)
-    topic = NewTopic(name, num_partitions=partitions, replication_factor=replicas, config=config)
+    config.setdefault("retention.ms", "-1")  # records of long ago stay
+    settings = {"retention.ms": "-1", **config}
+    topic = NewTopic(name, num_partitions=partitions, replication_factor=replicas, config=settings)
     raw().create_topics([topic])[name].result(30)
     until(lambda: name in raw().list_topics(timeout=30).topics)
     return name

@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
 
 from settled.engine import Durability, GroupInfo, PartitionInfo, TopicInfo, TopicSpec
 from settled.engines.kafka import faults, groups, topic_settings
-from settled.engines.kafka.calls import CALL_S, SETTLE_S, Cluster
+from settled.engines.kafka.calls import CALL_S, PAUSE_S, SETTLE_S, Cluster
 from settled.engines.kafka.config import Settings
 from settled.engines.kafka.reader import Reader
 from settled.engines.kafka.topic_settings import Found
@@ -31,6 +31,7 @@ from settled.record import checked_name
 
 INTERNAL = "__"  # what names of topics begin with that belong to the brokers
 PROBE = "settled-probe"
+GONE_S = 2.0  # a topic that no broker knows for so long was deleted
 NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # the topic id of brokers that have none
 
 
@@ -42,7 +43,8 @@ class Admin:
         self.cluster = Cluster(settings, call_s=call_s)
         self.reader = Reader(settings, call_s=call_s)
         self._recent = False
-        self._made: dict[str, float] = {}  # until when a broker that does not know a topic made here is asked again
+        # Topics made or grown here: until when a broker that does not know so many partitions is asked again.
+        self._made: dict[str, tuple[float, int]] = {}
 
     def connect(self) -> str:
         """The cluster's id. Raises Unavailable naming the brokers asked, Unsupported for brokers that are too old."""
@@ -93,6 +95,7 @@ class Admin:
                 what,
                 operation="Alter",
             )
+            self._made[name] = time.monotonic() + SETTLE_S, partitions
             self._when_led(name, partitions)
         return self._infos([name])[0]
 
@@ -163,9 +166,7 @@ class Admin:
         checked_name("topic", name)
         found = self._described([name]).get(name)
         if found is None:
-            raise ContractError(
-                f"there is no topic {name!r}", field="topic", value=name, hint="create it first, from a contract"
-            )
+            raise _absent(name)
         return found
 
     def require_partition(self, topic: str, partition: int) -> None:
@@ -213,7 +214,7 @@ class Admin:
                 if error.args[0].code() == confluent_kafka.KafkaError.TOPIC_ALREADY_EXISTS:
                     continue  # another process was first
                 raise self.cluster.fault(error, what, topic=spec.name, operation="Create")
-        self._made[spec.name] = time.monotonic() + SETTLE_S
+        self._made[spec.name] = time.monotonic() + SETTLE_S, 1
         return self._when_led(spec.name, 1)
 
     def _when_led(self, name: str, partitions: int) -> TopicDescription:
@@ -247,13 +248,15 @@ class Admin:
 
     def _described(self, names: list[str]) -> dict[str, TopicDescription]:
         """The topics that are there, by name."""
-        fresh = {name for name in names if self._made.get(name, 0.0) > time.monotonic()}
+        now = time.monotonic()
+        fresh = {name: self._made[name][1] for name in names if name in self._made and self._made[name][0] > now}
         if not fresh:
             return self._seen(names)
 
         def look() -> dict[str, TopicDescription] | None:
             there = self._seen(names)
-            return there if fresh <= there.keys() else None
+            known = all(name in there and len(there[name].partitions) >= count for name, count in fresh.items())
+            return there if known else None
 
         return self.cluster.until(look, "waiting for the brokers to know a new topic")
 
@@ -286,7 +289,8 @@ class Admin:
         def look() -> dict[str, Any] | None:
             found = self.cluster.read(self.cluster.client.describe_configs, asked, what) if asked else {}
             named = {resource.name: value for resource, value in found.items()}
-            if any(isinstance(each, confluent_kafka.KafkaException) and _passing(each) for each in named.values()):
+            if unknown := {name for name, each in named.items() if _passing(each)}:
+                self._require_there(unknown)
                 return None
             return self._each(named, what, operation="DescribeConfigs")
 
@@ -300,6 +304,17 @@ class Admin:
     # Positions
 
     def _infos(self, names: list[str]) -> list[TopicInfo]:
+        """Without those that are deleted while they are looked at."""
+        left = list(names)
+        while True:
+            try:
+                return self._infos_of(left)
+            except ContractError as error:
+                if error.field != "topic" or error.value not in left:
+                    raise
+                left.remove(error.value)
+
+    def _infos_of(self, names: list[str]) -> list[TopicInfo]:
         described = self._described(names)
         configs = self._configs(list(described))
         places = [(name, part.id) for name, there in described.items() for part in there.partitions]
@@ -329,11 +344,20 @@ class Admin:
                 self.cluster.client.list_offsets, asked, what, isolation_level=IsolationLevel.READ_COMMITTED
             )
             named = {(place.topic, place.partition): value for place, value in found.items()}
-            if any(isinstance(each, confluent_kafka.KafkaException) and _passing(each) for each in named.values()):
+            if unknown := {name for (name, _), each in named.items() if _passing(each)}:
+                self._require_there(unknown)
                 return None
             return self._each(named, what)
 
         return self.cluster.until(look, what)
+
+    def _require_there(self, names: set[str]) -> None:
+        """Raises ContractError for a topic that no broker knows for a while: it was deleted."""
+        deadline = time.monotonic() + GONE_S
+        while missing := names - self._described(sorted(names)).keys():
+            if time.monotonic() > deadline:
+                raise _absent(min(missing))
+            time.sleep(PAUSE_S)
 
     def _each(self, found: dict[Any, Any], what: str, *, operation: str = "Describe") -> dict[Any, Any]:
         """The same without errors; raises the first of them, translated."""
@@ -344,12 +368,19 @@ class Admin:
         return found
 
 
-def _passing(error: confluent_kafka.KafkaException) -> bool:
-    """Whether it passes by itself within a moment: a topic or leader that this broker does not know yet."""
-    return faults.is_absent(error) or error.args[0].code() in {
-        confluent_kafka.KafkaError.LEADER_NOT_AVAILABLE,
-        confluent_kafka.KafkaError.NOT_LEADER_FOR_PARTITION,
-    }
+def _absent(name: str) -> ContractError:
+    return ContractError(
+        f"there is no topic {name!r}", field="topic", value=name, hint="create it first, from a contract"
+    )
+
+
+def _passing(answer: Any) -> bool:
+    """Whether it is an error that passes within a moment: a topic or a leader that this broker does not know yet."""
+    return isinstance(answer, confluent_kafka.KafkaException) and (
+        faults.is_absent(answer)
+        or answer.args[0].code()
+        in {confluent_kafka.KafkaError.LEADER_NOT_AVAILABLE, confluent_kafka.KafkaError.NOT_LEADER_FOR_PARTITION}
+    )
 
 
 def _partition(
