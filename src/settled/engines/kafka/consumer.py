@@ -14,13 +14,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from confluent_kafka import KafkaError
 
 from settled.engine import ConsumerGroup, Delivery, Partition
+from settled.engines.kafka.announcing import Look
+from settled.engines.kafka.commits import Commits
 from settled.engines.kafka.config import Settings
-from settled.engines.kafka.fetcher import Fetcher, Look
+from settled.engines.kafka.faults import translate
+from settled.engines.kafka.fetcher import Fetcher
 from settled.engines.kafka.handoff import HandOff
 from settled.engines.kafka.lane import Lane
-from settled.errors import ContractError, Fenced, HistoryLost, SettledError, Unavailable
+from settled.errors import ContractError, Fenced, HistoryLost, SettledError
 
 LOOK_S = 1.0  # the longest wait without a look around
 AGAIN_S = 0.3  # until a partition that was given back without being asked for is offered again
@@ -41,7 +45,13 @@ class KafkaConsumer:
         self.member = group.member or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
         self._look, self._on_close = look, closed
         self._hand = HandOff(group.lease_s)
-        self._fetcher = Fetcher(group, settings, self._hand, look, _properties(group, self.member))
+
+        def translated(error: KafkaError, what: str, topic: str) -> SettledError:
+            return translate(error, what, settings=settings, topic=topic, group=group.group, operation="Read")
+
+        self._commits = Commits(self._hand, translated)
+        properties = settings.consumer(**_properties(group, self.member))
+        self._fetcher = Fetcher(group, properties, self._hand, self._commits, translated, look)
         self._ended = False
         self._fetcher.start()
 
@@ -81,7 +91,7 @@ class KafkaConsumer:
                 f"{topic}/{partition} ends at {lane.end}, before the position {offset} that was reached in it",
                 hint="the topic was made anew, or records were lost in an unclean leader election",
             )
-        self._fetcher.mark(lane, offset, lane.mark)
+        self._commits.mark(lane, offset, lane.mark)
         with self._hand.lock:
             if lane.lost:
                 raise _gone(topic, partition)
@@ -95,7 +105,7 @@ class KafkaConsumer:
                 return
             if clean and lane.committed is not None:
                 lane.committed = lane.committed[0], msgspec.structs.replace(lane.mark, clean=True)
-                self._tell([lane])
+                self._commits.tell([lane])
             if lane.revoking:
                 lane.returned = True
             else:
@@ -110,7 +120,7 @@ class KafkaConsumer:
         kept = (
             mark if noted is None or lane.position is not None else msgspec.structs.replace(mark, clean=noted[1].clean)
         )
-        self._fetcher.mark(lane, lane.begin if noted is None else noted[0], kept)
+        self._commits.mark(lane, lane.begin if noted is None else noted[0], kept)
         lane.epoch, lane.mark = epoch, mark
         return epoch
 
@@ -123,7 +133,7 @@ class KafkaConsumer:
                 if lane is not None and lane.position is not None:
                     lane.committed = frontier, lane.mark
                     moved.append(lane)
-        self._fetcher.commit(moved)
+        self._commits.tell(moved)
 
     def pause(self, partitions: Iterable[Partition]) -> None:
         self._set_paused(partitions, True)
@@ -152,12 +162,6 @@ class KafkaConsumer:
             if lane is None or not lane.told:
                 raise _gone(topic, partition)
             return lane
-
-    def _tell(self, lanes: list[Lane]) -> None:
-        try:
-            self._fetcher.commit(lanes)
-        except Unavailable:  # the next owner takes it for an unclean end
-            return
 
     def _set_paused(self, partitions: Iterable[Partition], paused: bool) -> None:
         with self._hand.lock:

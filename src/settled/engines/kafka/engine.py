@@ -18,8 +18,8 @@ from settled.engine import (
 )
 from settled.engines.kafka import config, examination, topic_settings
 from settled.engines.kafka.admin import Admin
+from settled.engines.kafka.announcing import Look
 from settled.engines.kafka.consumer import KafkaConsumer
-from settled.engines.kafka.fetcher import Look
 from settled.engines.kafka.producer import KafkaProducer, Target
 from settled.engines.kafka.records import records_of
 from settled.errors import ContractError, Refused, SettledError

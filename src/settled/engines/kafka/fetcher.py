@@ -14,17 +14,15 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import msgspec
 from confluent_kafka import Consumer as Client
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from settled.engine import Assigned, ConsumerGroup, Partition
-from settled.engines.kafka import marks
-from settled.engines.kafka.config import Settings
-from settled.engines.kafka.faults import is_absent, translate
+from settled.engine import ConsumerGroup, Partition
+from settled.engines.kafka.announcing import Announcer, Look
+from settled.engines.kafka.commits import Answer, Commits
+from settled.engines.kafka.faults import is_absent
 from settled.engines.kafka.handoff import HandOff
 from settled.engines.kafka.lane import Chunk, Lane
-from settled.engines.kafka.marks import Mark
 from settled.engines.kafka.records import records_of
 from settled.errors import Fenced, HistoryLost, SettledError, Unavailable
 
@@ -34,48 +32,28 @@ TOGETHER = 1_000  # messages taken from librdkafka at a time
 REST_S, SOON_S = 0.1, 0.01  # how long a poll waits; while something is about to be done
 FULL_S = 1.0  # so long the owner may leave the hand-off full before fetching is suspended
 AGAIN_S = 0.5  # between two tries of what failed
-COMMIT_S = 5.0  # how long a commit that must be made is tried while the group rebalances
 NOWHERE = TopicPartition("settled-not-assigned", 0)
-_REBALANCING = frozenset({KafkaError.REBALANCE_IN_PROGRESS, KafkaError.UNSTABLE_OFFSET_COMMIT})
-
-
-class Look(msgspec.Struct, frozen=True):
-    """What a member must know of a topic and some of its partitions: begin and end by number."""
-
-    identity: str
-    partitions: int
-    begins: dict[int, int]
-    ends: dict[int, int]
-
-
-class _Answer:
-    """What the brokers said to a commit."""
-
-    __slots__ = ("come", "error")
-
-    def __init__(self) -> None:
-        self.come = False
-        self.error: KafkaError | None = None
 
 
 class Fetcher:
-    """Made and closed by the owner. `mark` and `commit` may be called from its thread."""
+    """Made and closed by the owner."""
 
     def __init__(
         self,
         group: ConsumerGroup,
-        settings: Settings,
-        hand: HandOff,
-        look: Callable[[str, Sequence[int]], Look],
         properties: dict[str, Any],
+        hand: HandOff,
+        commits: Commits,
+        translated: Callable[[KafkaError, str, str], SettledError],
+        look: Callable[[str, Sequence[int]], Look],
     ) -> None:
-        self._group, self._settings, self._hand, self._look = group, settings, hand, look
-        told = {"error_cb": self._on_error, "on_commit": self._on_commit}
-        self._client = Client({**settings.consumer(**properties), **told})
+        self._group, self._hand, self._look, self._translated = group, hand, look, translated
+        self._commits = commits
+        told = {"error_cb": self._on_error, "on_commit": commits.answered}
+        self._client = Client({**properties, **told})
         self._going: list[TopicPartition] | None = None  # revoked, and not yet unassigned
-        self._answers: dict[tuple[str, int, int, str], list[_Answer]] = {}  # to commits that are waited for
-        self._commits: list[TopicPartition] = []  # to be committed, in this order
-        self._doubt: _Answer | None = None
+        self._announcer = Announcer(self._client, hand, look, self._translated)
+        self._doubt: Answer | None = None
         self._suspended = False
         self._full_since: float | None = None
         self._again = 0.0
@@ -94,55 +72,10 @@ class Fetcher:
             self._ending = True
             self._hand.drained.notify_all()
         self._thread.join()
-        self._send_commits()
+        self._commits.send(self._client)
         if self._going is not None:
             self._unassign(self._going)
         self._client.close()
-
-    # What the owner asks for.
-
-    def mark(self, lane: Lane, offset: int, mark: Mark) -> None:
-        """Commit and wait: the brokers accept it from a member only. Raises Fenced when this is none any more."""
-        deadline = time.monotonic() + COMMIT_S
-        while True:
-            error = self._asked(lane, offset, mark, deadline)
-            if error is None:
-                break
-            if error.code() not in _REBALANCING or time.monotonic() > deadline:
-                raise self._translated(error, "committing a position", lane.place[0])
-            with self._hand.lock:
-                self._hand.stir.wait(SOON_S)
-        lane.committed = (offset, mark)
-
-    def _asked(self, lane: Lane, offset: int, mark: Mark, deadline: float) -> KafkaError | None:
-        """Commit, and wait for the answer, which comes on the fetcher's thread."""
-        answer = self._ask(lane, offset, mark)
-        with self._hand.lock:
-            while not answer.come:
-                left = deadline - time.monotonic()
-                if self._hand.fatal is not None:
-                    raise self._hand.fatal
-                if left <= 0:
-                    raise Unavailable(
-                        f"committing a position of {lane.place[0]}/{lane.place[1]}: no answer within {COMMIT_S:g} s",
-                        hint="look whether the brokers run; it is tried again",
-                    )
-                self._hand.stir.wait(left)
-        return answer.error
-
-    def _ask(self, lane: Lane, offset: int, mark: Mark) -> _Answer:
-        answer = _Answer()
-        with self._hand.lock:
-            self._answers.setdefault((*lane.place, offset, mark.text()), []).append(answer)
-            self._commits.append(_committing(lane.place, offset, mark))
-            self._hand.drained.notify_all()
-        return answer
-
-    def commit(self, lanes: Iterable[Lane]) -> None:
-        """Tell the brokers what each lane has committed; not waited for, and told again if it fails."""
-        told = [_committing(lane.place, *lane.committed) for lane in lanes if lane.committed is not None]
-        with self._hand.lock:
-            self._commits += told
 
     # The thread.
 
@@ -157,7 +90,7 @@ class Fetcher:
         except SettledError as error:
             self._end(error)
         except KafkaException as error:
-            self._end(self._translated(error, "consuming"))
+            self._end(self._translated(error.args[0], "consuming", ""))
         except BaseException as error:
             log.exception("the fetcher of group %s failed", self._group.group)
             self._end(SettledError(f"the fetcher failed: {type(error).__name__}: {error}"))
@@ -173,15 +106,16 @@ class Fetcher:
         if not hand.stale():
             self._doubt = None
             return True
-        if self._doubt is not None and self._doubt.come and self._doubt.error is None:
+        doubt, now = self._doubt, time.monotonic()
+        if doubt is not None and doubt.come and doubt.error is None and now - doubt.asked < self._group.lease_s / 2:
             return True
-        if self._doubt is not None and not self._doubt.come and time.monotonic() < self._again:
+        if doubt is not None and not doubt.come and now < self._again:
             return False
         with hand.lock:
             lane = next((lane for lane in hand.lanes.values() if lane.position is not None and lane.committed), None)
         if lane is None or lane.committed is None:
             return True
-        self._doubt = self._ask(lane, *lane.committed)
+        self._doubt = self._commits.ask(lane, *lane.committed)
         self._again = time.monotonic() + AGAIN_S
         return False
 
@@ -196,7 +130,7 @@ class Fetcher:
                 lane.returned for tp in self._going if (lane := hand.lanes.get((tp.topic, tp.partition))) is not None
             )
             unsure = [lane for lane in hand.lanes.values() if lane.unconfirmed]
-        self._send_commits()
+        self._commits.send(self._client)
         if back and self._going is not None:
             self._unassign(self._going)
         for lane in closing:
@@ -211,90 +145,25 @@ class Fetcher:
                 log.info("group %s: %s", self._group.group, error)
                 self._again = now + AGAIN_S
 
-    def _send_commits(self) -> None:
-        """The client lets one thread in at a time, and this one nearly always is: so it commits for the owner."""
-        with self._hand.lock:
-            commits, self._commits = self._commits, []
-        while commits:
-            together: dict[Partition, TopicPartition] = {}
-            while commits and (commits[0].topic, commits[0].partition) not in together:
-                one = commits.pop(0)
-                together[one.topic, one.partition] = one
-            offsets = list(together.values())
-            try:
-                self._client.commit(offsets=offsets, asynchronous=True)
-            except KafkaException as error:
-                self._on_commit(error.args[0], offsets)
-
     def _retry(self, due: list[Lane], unsure: list[Lane]) -> None:
         if self._hand.fault is not None:
             self._probe()
         if due:
-            self._announce(due)
+            self._announcer.announce(due)
         if unsure:
             for lane in unsure:
                 lane.unconfirmed = False
             self._again = time.monotonic() + AGAIN_S
-            self.commit(unsure)
+            self._commits.tell(unsure)
 
     def _probe(self) -> None:
         """Ask whether the brokers are back."""
         try:
             self._client.list_topics(self._group.topics[0], timeout=1.0)
         except KafkaException as error:
-            raise self._translated(error, "looking for the brokers") from error
+            raise self._translated(error.args[0], "looking for the brokers", "") from error
         with self._hand.lock:
             self._hand.fault = None
-
-    def _announce(self, lanes: list[Lane]) -> None:
-        """Look up where each partition stands, then tell the owner. Raises Unavailable: again later."""
-        by_topic: dict[str, list[Lane]] = {}
-        for lane in lanes:
-            by_topic.setdefault(lane.place[0], []).append(lane)
-        for topic, of_topic in by_topic.items():
-            found = self._look(topic, [lane.place[1] for lane in of_topic])
-            noted = self._noted(topic, found.partitions)
-            known = [mark.original for _, mark in noted.values() if mark.original is not None]
-            original = min(known, default=0 if noted else found.partitions)
-            with self._hand.lock:
-                for lane in of_topic:
-                    self._announce_one(lane, found, noted.get(lane.place[1]), original)
-
-    def _announce_one(self, lane: Lane, found: Look, noted: tuple[int, Mark] | None, original: int) -> None:
-        """Locked."""
-        if self._hand.lanes.get(lane.place) is not lane or not lane.due:
-            return
-        topic, partition = lane.place
-        mark = noted[1] if noted is not None else Mark()
-        lane.begin, lane.end = found.begins[partition], found.ends[partition]
-        lane.committed = noted
-        lane.epoch = max(lane.epoch, mark.epoch) + 1
-        lane.mark = Mark(lane.epoch, False, original)
-        lane.told = True
-        self._hand.tell(
-            Assigned(
-                topic=topic,
-                partition=partition,
-                epoch=lane.epoch,
-                clean=noted is None or mark.clean,
-                identity=found.identity,
-                begin=lane.begin,
-                end=lane.end,
-                original=partition < original,
-            )
-        )
-
-    def _noted(self, topic: str, partitions: int) -> dict[int, tuple[int, Mark]]:
-        """What the group has committed, with its notes."""
-        asked = [TopicPartition(topic, number) for number in range(partitions)]
-        try:
-            found = self._client.committed(asked, timeout=COMMIT_S)
-        except KafkaException as error:
-            raise self._translated(error, "reading committed positions", topic) from error
-        for one in found:
-            if one.error is not None and not is_absent(one.error):
-                raise translate(one.error, "reading committed positions", settings=self._settings, topic=topic)
-        return {one.partition: (one.offset, marks.read(one.metadata)) for one in found if one.offset >= 0}
 
     def _open(self, lane: Lane) -> None:
         """Fetch a lane from where it expects to go on."""
@@ -358,7 +227,7 @@ class Fetcher:
                     if full:
                         return
             flowing = [lane.place for lane in hand.lanes.values() if lane.open]
-            busy = bool(self._answers) or any(not lane.open and not lane.paused for lane in hand.lanes.values())
+            busy = self._commits.awaited or any(not lane.open and not lane.paused for lane in hand.lanes.values())
         if not full:
             self._full_since = None
         if full and not self._suspended:
@@ -422,7 +291,7 @@ class Fetcher:
                     self._hand.stir.notify_all()
                 return
         if lane is not None and topic is not None:
-            found = translate(error, f"reading {topic}/{partition}", settings=self._settings, topic=topic)
+            found = self._translated(error, f"reading {topic}/{partition}", topic)
             if isinstance(found, HistoryLost) and lane.position is None:
                 return  # of the offset that it was assigned with, before it is started
             if isinstance(found, HistoryLost):
@@ -474,22 +343,8 @@ class Fetcher:
         self._going = None
         client.incremental_unassign(partitions)
 
-    def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
-        with self._hand.lock:
-            for tp in partitions:
-                lane = self._hand.lanes.get((tp.topic, tp.partition))
-                fault = error or tp.error
-                answers = self._answers.pop((tp.topic, tp.partition, tp.offset, tp.metadata or ""), ())
-                for answer in answers:
-                    answer.come, answer.error = True, fault
-                if lane is not None and fault is not None and not answers:
-                    lane.unconfirmed = True
-            self._hand.stir.notify_all()
-
     def _on_error(self, error: KafkaError) -> None:
-        found = translate(
-            error, f"consuming as group {self._group.group!r}", settings=self._settings, group=self._group.group
-        )
+        found = self._translated(error, f"consuming as group {self._group.group!r}", "")
         code = error.code()
         with self._hand.lock:
             if error.fatal() or not (isinstance(found, (Unavailable, Fenced)) or is_absent(error)):
@@ -499,10 +354,3 @@ class Fetcher:
             else:
                 log.debug("group %s: %s", self._group.group, error)
             self._hand.stir.notify_all()
-
-    def _translated(self, error: KafkaException | KafkaError, what: str, topic: str = "") -> SettledError:
-        return translate(error, what, settings=self._settings, topic=topic, group=self._group.group, operation="Read")
-
-
-def _committing(place: Partition, offset: int, mark: Mark) -> TopicPartition:
-    return TopicPartition(place[0], place[1], offset, mark.text())
