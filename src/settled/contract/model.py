@@ -104,7 +104,7 @@ class GroupSize(msgspec.Struct, frozen=True, kw_only=True):
     linger           seconds to wait for a fuller group; 0 takes what is there
     """
 
-    records: Count = 1000
+    records: Count = 2000
     bytes: Bytes = 8 * 2**20
     target: Duration = 0.100
     linger: Pause = 0.0

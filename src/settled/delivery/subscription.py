@@ -36,7 +36,7 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     start: Start = "earliest"
     ordered: bool = True
     concurrency: int | None = None
-    group_records: int = 1000
+    group_records: int = 2000
     group_bytes: int = 8 * 1024 * 1024
     target_s: float = 0.1
     linger_s: float = 0.0
