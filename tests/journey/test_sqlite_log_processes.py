@@ -319,7 +319,7 @@ def test_a_full_disk_is_unavailable_and_passes_without_restart(path: Path) -> No
 
 def test_any_flipped_byte_of_a_batch_is_found(engine: SqliteEngine, path: Path) -> None:
     make_topic(engine, 1)
-    publish(engine, map(message, range(10)), compression="none")
+    publish(engine, map(message, range(10)), compression="none", linger_s=60.0)
     connection = open_connection(path)
     (payload,) = connection.execute("SELECT payload FROM log_batch").fetchall()[0]
     assert isinstance(payload, bytes)
@@ -341,7 +341,7 @@ def test_any_flipped_byte_of_a_batch_is_found(engine: SqliteEngine, path: Path) 
 @pytest.mark.parametrize("gone", ["base = 10", "base = 20", "base >= 10"])
 def test_a_batch_that_vanished_is_not_skipped(engine: SqliteEngine, path: Path, gone: str) -> None:
     make_topic(engine, 1)
-    publish(engine, map(message, range(30)), batch_records=10)
+    publish(engine, map(message, range(30)), batch_records=10, linger_s=60.0)
     connection = open_connection(path)
     connection.execute(f"DELETE FROM log_batch WHERE {gone}")
     connection.close()
@@ -356,7 +356,7 @@ def test_a_batch_that_vanished_is_not_skipped(engine: SqliteEngine, path: Path, 
 def test_a_batch_of_another_place_is_not_served(engine: SqliteEngine, path: Path) -> None:
     """Whole and with its own checksum, but copied over another one."""
     make_topic(engine, 1)
-    publish(engine, map(message, range(20)), batch_records=10)
+    publish(engine, map(message, range(20)), batch_records=10, linger_s=60.0)
     connection = open_connection(path)
     connection.execute(
         "UPDATE log_batch SET (checksum, payload, bytes, accepted_us) = "
