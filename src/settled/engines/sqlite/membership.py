@@ -242,8 +242,9 @@ class Membership:
         return Round(news, tell=freed, again=again)
 
     def _expire(self, connection: Connection) -> bool:
-        """Remove the members of this group whose lease ran out, or that lived in another boot."""
-        dead = self._dead(connection, clock.boot_us())
+        """Remove the other members of this group whose lease ran out, or that lived in another boot. This one has just
+        renewed its lease: stalled since, it finds that out in its next round."""
+        dead = [each for each in self._dead(connection, clock.boot_us()) if each != self._incarnation]
         for incarnation in dead:
             _expel(connection, incarnation)
         return bool(dead)
