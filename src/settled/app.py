@@ -13,13 +13,11 @@ app.run()
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from pathlib import Path
-from types import FrameType
 from typing import Any, TypeVar, overload
 
 import msgspec
@@ -38,6 +36,7 @@ from settled.operations.relaying import RelayBeside
 from settled.outbox.policy import RelayPolicy
 from settled.outbox.relay import Relay
 from settled.record import Message, new_id, to_us
+from settled.signals import on_signals
 from settled.store import Store, Tx
 from settled.tokens import NotYet, Visible, read_token, token_of, wait_for
 
@@ -341,24 +340,6 @@ def _bytes(part: Any) -> bytes | None:
     return msgspec.json.encode(part)
 
 
-class stops_on_signals:
+def stops_on_signals(worker: Worker) -> on_signals:
     """While inside: the first SIGTERM or SIGINT stops the worker in good order, the second at once."""
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._before[number] = signal.signal(number, self._stop)
-
-    def __exit__(self, *exc: object) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)
-
-    def _stop(self, number: int, frame: FrameType | None) -> None:
-        if self._worker.stopping:
-            self._worker.abandon()
-        else:
-            self._worker.stop()
+    return on_signals(lambda: worker.abandon() if worker.stopping else worker.stop())

@@ -13,6 +13,7 @@ from typing import Any
 
 from settled import connect, windows
 from settled.outbox import Relay, RelayPolicy
+from settled.signals import on_signals
 
 
 def dies_at(window: str, turn: int) -> None:
@@ -34,9 +35,9 @@ def main() -> None:
         dies_at(given["window"], given["turn"])
     with closing(connect.store(given["store"])) as store, closing(connect.engine(given["engine"])) as engine:
         relay = Relay(store, engine, RelayPolicy(**given["policy"]))
-        signal.signal(signal.SIGTERM, lambda *_: relay.stop())
-        print("ready", flush=True)
-        relay.run(drain=given.get("drain", False))
+        with on_signals(relay.stop):
+            print("ready", flush=True)
+            relay.run(drain=given.get("drain", False))
 
 
 if __name__ == "__main__":

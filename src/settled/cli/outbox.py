@@ -40,12 +40,12 @@ def relay(
 ) -> None:
     """Publish the outbox's rows to the log, in order per key, until SIGTERM or Ctrl-C. Several may run."""
     import logging
-    import signal
     import sys
 
     from settled.cli.opening import engine_address, opened_engine, opened_store, store_address
     from settled.outbox.policy import RelayPolicy
     from settled.outbox.relay import Relay
+    from settled.signals import on_signals
 
     policy = RelayPolicy(
         rate=None if rate is None else _rate(rate),
@@ -59,10 +59,9 @@ def relay(
     to, of = engine_address(engine), store_address(store)
     with opened_store(of) as effects, opened_engine(to) as found:
         relay = Relay(effects, found, policy, name=name, events=_narrated())
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: relay.stop())
         say(f"{relay.name}: from {of.shown} to {to.shown}")
-        relay.run(drain=drain)
+        with on_signals(relay.stop):
+            relay.run(drain=drain)
         say(f"{relay.name}: relayed {relay.relayed:,}, refused {relay.refused:,}")
 
 

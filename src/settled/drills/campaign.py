@@ -35,6 +35,7 @@ DEATHS = 2000  # over all windows, for each store
 SERVER_COUNTS = {"backends": 500, "restarts": 20, "cuts": 200}
 SMALL = 20  # a run without --full does a twentieth
 AT_ONCE = 6
+RELAYS_AT_ONCE = 3  # a relay has several connections, and a server has a hundred
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -110,8 +111,9 @@ def _drills(name: str, url: str, seed: int, part: int, only: Sequence[str]) -> I
         yield _of(f"{name}-windows", f"{len(windows)} windows", (found.seed, found.windows, found.seconds))
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for drill, count in NAMED_COUNTS.items() if not only else [(drill, NAMED_COUNTS[drill]) for drill in only]:
-            share = max(2, -(-count // part // AT_ONCE))
-            shares = [Drill(named=(drill,), kills=share, seed=seed + at, store=url, yes=True) for at in range(AT_ONCE)]
+            at_once = RELAYS_AT_ONCE if drill == "relay" else AT_ONCE
+            share = max(2, -(-count // part // at_once))
+            shares = [Drill(named=(drill,), kills=share, seed=seed + at, store=url, yes=True) for at in range(at_once)]
             began = time.monotonic()
             rows = [row for found in pool.map(run, shares) for row in found.windows]
             yield _of(name, drill, (seed, rows, time.monotonic() - began))

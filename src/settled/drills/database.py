@@ -74,6 +74,20 @@ class Look:
         self._connection.close()
 
 
+def with_schema(url: str, schema: str) -> str:
+    """The URL of a store whose own tables are in this schema; of SQLite as it is."""
+    if not url or url.startswith("sqlite:"):
+        return url
+    parts = urlsplit(url)
+    options = [(name, value) for name, value in parse_qsl(parts.query) if name != "schema"]
+    return urlunsplit(parts._replace(query=urlencode([*options, ("schema", schema)])))
+
+
+def schema_of(url: str) -> str:
+    """Where a PostgreSQL store's own tables are."""
+    return dict(parse_qsl(urlsplit(url).query)).get("schema", "settled")
+
+
 def without_own_options(url: str) -> str:
     """A PostgreSQL URL as libpq takes it: settled's own options left out."""
     parts = urlsplit(url)

@@ -23,7 +23,7 @@ from settled.contract.model import Contract
 from settled.drills import apps, crew, kafka, report
 from settled.drills.checker import EXCUSED, NO_EFFECT, Facts, Violation, check
 from settled.drills.crew import Crew
-from settled.drills.database import Look
+from settled.drills.database import Look, with_schema
 from settled.drills.history import Event
 from settled.drills.named import NAMED
 from settled.drills.on_kafka import ON_KAFKA, require_possible
@@ -135,7 +135,7 @@ class _Task:
             folder,
             app=drill.app,
             engine=drill.engine,
-            store=drill.store,
+            store=with_schema(drill.store, prefix.replace("-", "_")) if _relays(name) else drill.store,
             changes=changes,
             prefix=f"{prefix}-",
             records=drill.records,
@@ -172,6 +172,11 @@ class _Task:
         with self._lock:
             self._told(row)
         return row
+
+
+def _relays(name: str) -> bool:
+    """Whether relays run: they would publish another drill's rows, to a log that is not theirs."""
+    return name == "relay" or JOURNEY.get(name) == "relay"
 
 
 def _chosen(drill: Drill, contract: Contract) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from settled.drills import history
-from settled.drills.database import without_own_options
+from settled.drills.database import schema_of, without_own_options
 from settled.drills.order import Death
 from settled.drills.rounds import PER_DEATH_S, Round
 from settled.drills.world import World
@@ -87,7 +87,7 @@ class Applications:
         self._late = messages
         for message in messages:
             self._world.tell_outboxed("invoke", message)
-            add(self._connection, message)
+            add(self._connection, message, schema=schema_of(self._world.store_url))
 
     def end(self) -> None:
         """Commit what is held."""

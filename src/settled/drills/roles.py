@@ -34,6 +34,7 @@ from settled.operations.progress import is_drained
 from settled.outbox.policy import RelayPolicy
 from settled.outbox.relay import Relay
 from settled.record import Message, Record
+from settled.signals import on_signals
 from settled.store import Store, Tx
 
 REJECT = "settled-drill-reject"  # a header: the drill rejects this record, until its value is a file that exists
@@ -281,8 +282,8 @@ def relay(order: Order) -> None:
     app = opened(order)
     with app:
         relay = Relay(app.store, app.engine, RELAY, events=app.events)
-        signal.signal(signal.SIGTERM, lambda *_: relay.stop())
-        relay.run(drain=order.drained)
+        with on_signals(relay.stop):
+            relay.run(drain=order.drained)
 
 
 def retain(order: Order) -> None:

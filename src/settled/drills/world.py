@@ -14,7 +14,7 @@ from settled import sqlite
 from settled.contract import specs
 from settled.drills import apps, history, roles
 from settled.drills.crew import Crew, Process
-from settled.drills.database import Look, without_own_options
+from settled.drills.database import Look, schema_of, without_own_options
 from settled.drills.history import Event, Writer
 from settled.drills.order import Death
 from settled.drills.supply import Supply
@@ -163,7 +163,7 @@ class World:
 
             with psycopg.connect(without_own_options(self.store_url)) as postgres:
                 for message in messages:
-                    add(postgres, message)
+                    add(postgres, message, schema=schema_of(self.store_url))
         for message in messages:
             self.tell_outboxed("ok", message)
 
