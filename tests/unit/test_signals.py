@@ -2,8 +2,12 @@
 
 import os
 import signal
+import sys
 import threading
 
+import pytest
+
+from settled.operations.supervise import Supervisor
 from settled.signals import on_signals
 
 
@@ -51,3 +55,25 @@ def test_elsewhere_than_on_the_main_thread_it_does_nothing() -> None:
     thread.start()
     thread.join()
     assert seen == [before]
+
+
+@pytest.mark.timeout(60)
+def test_a_parent_of_workers_stops_though_it_is_told_while_it_is_about_to_wait() -> None:
+    class Interrupted(threading.Event):
+        """Its waiter is sent SIGTERM once while it holds the event's own lock."""
+
+        sent = False
+
+        def wait(self, timeout: float | None = None) -> bool:
+            if not self.sent:
+                self.sent = True
+                with self._cond:  # type: ignore[attr-defined]  # where Event.wait holds it, too
+                    os.kill(os.getpid(), signal.SIGTERM)
+            return super().wait(timeout)
+
+    said: list[str] = []
+    command = (sys.executable, "-c", "import time; time.sleep(300)")
+    parent = Supervisor([("worker-1", command)], drain=False, say=said.append)
+    parent._wake = Interrupted()
+    assert parent.run() == 0
+    assert said[0] == "stopping 1 workers"

@@ -12,9 +12,10 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
-from types import FrameType
 
 import msgspec
+
+from settled.signals import on_signals
 
 FIRST_S, MOST_S = 0.5, 30.0
 SOUND_S = 60.0  # a child that ran so long starts again without a wait that grew
@@ -42,36 +43,37 @@ class Supervisor:
         self._children = [_Child(name, command) for name, command in commands]
         self._drain, self._say = drain, say
         self._signals = 0
+        self._lock = threading.Lock()
         self._passed_on = 0
         self._code = 0
         self._wake = threading.Event()
 
     def run(self) -> int:
         """Until told to stop, or (draining) until all children ended. Returns the exit code: 0 when all ended well."""
-        before = {number: signal.signal(number, self._signalled) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            while not all(child.done for child in self._children):
-                self._pass_signals_on()
+        with on_signals(self._told):
+            try:
+                while not all(child.done for child in self._children):
+                    self._pass_signals_on()
+                    for child in self._children:
+                        self._look_after(child)
+                    self._wake.wait(LOOK_S)
+                    self._wake.clear()
+            finally:
                 for child in self._children:
-                    self._look_after(child)
-                self._wake.wait(LOOK_S)
-                self._wake.clear()
-        finally:
-            for child in self._children:
-                if child.process is not None and child.process.poll() is None:
-                    child.process.kill()
-                    child.process.wait()
-                _forget(child)
-            for number, handler in before.items():
-                signal.signal(number, handler)
+                    if child.process is not None and child.process.poll() is None:
+                        child.process.kill()
+                        child.process.wait()
+                    _forget(child)
         return self._code
 
     @property
     def _stopping(self) -> bool:
         return self._signals > 0
 
-    def _signalled(self, number: int, frame: FrameType | None) -> None:
-        self._signals += 1
+    def _told(self) -> None:
+        """Stop the children; told a second time, at once. Any thread."""
+        with self._lock:
+            self._signals += 1
         self._wake.set()
 
     def _pass_signals_on(self) -> None:
@@ -116,7 +118,7 @@ class Supervisor:
             if code:
                 self._say(f"{child.name} (pid {pid}) ended with {_words(code)}")
             if code in FINAL and not self._stopping:
-                self._signalled(signal.SIGTERM, None)
+                self._told()
             return
         if lived >= SOUND_S:
             child.starts = 1
