@@ -18,7 +18,6 @@ from settled.engines.sqlite import membership
 from settled.engines.sqlite.consumer import SqliteConsumer
 from settled.engines.sqlite.pending import Batch
 from settled.engines.sqlite.producer import SqliteProducer
-from settled.outbox.relay import Relay
 from settled.store import NONE_APPLIED
 from settled.stores import shelf
 from settled.stores.sqlite import session
@@ -231,16 +230,3 @@ def leases_never_run_out() -> None:
 def groups_run_in_reverse() -> None:
     take = lanes.Lanes.take
     lanes.Lanes.take = lambda self, most: take(self, most)[::-1]  # type: ignore[method-assign]
-
-
-@mutant
-def relay_removes_rows_before_it_publishes_them() -> None:
-    publish = Relay._publish
-
-    def early(self: Relay, batch: Any, blocked: Any) -> None:
-        self._unmarked += batch
-        self._write_down()
-        windows.reach("relay-sent")
-        publish(self, batch, blocked)
-
-    Relay._publish = early  # type: ignore[method-assign]

@@ -47,7 +47,6 @@ FOUND = {
     "frontier_is_where_fetching_stands": by("lost", "frontier-ahead", windows=("effect-committed",)),
     "failed_runs_are_not_undone": by("doubled", app=FLAKY, windows=("partition-unreleased",), check=NOTES, kills=1),
     "leases_never_run_out": by("stuck", windows=("unit-begun",), kills=1),
-    "relay_removes_rows_before_it_publishes_them": by("lost", windows=("relay-sent",), kills=2),
     "groups_run_in_reverse": by("order", windows=("effect-made",), kills=1),
 }
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +19,7 @@ from settled.events import Events, RelayStateChanged, RowRefused
 from settled.operations.relaying import RelayBeside
 from settled.outbox import Relay, RelayPolicy
 from settled.outbox.pace import Pace
-from settled.testing.postgres import database
 from waiting import until
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RelayBench]:
-    with ExitStack() as opened:
-        url = f"sqlite:///{tmp_path}/effects.db" if request.param == "sqlite" else opened.enter_context(database())
-        yield RelayBench(tmp_path, url, opened)
-
-
-@pytest.fixture
-def on_postgres(tmp_path: Path) -> Iterator[RelayBench]:
-    with ExitStack() as opened:
-        yield RelayBench(tmp_path, opened.enter_context(database()), opened)
 
 
 def test_rows_arrive_under_their_ids_in_order_and_are_removed(bench: RelayBench) -> None:

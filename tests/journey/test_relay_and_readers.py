@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -25,19 +24,6 @@ from settled.store import Tx
 from settled.testing.postgres import database
 from settled.tokens import NotYet, Visible
 from waiting import until
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RelayBench]:
-    with ExitStack() as opened:
-        url = f"sqlite:///{tmp_path}/effects.db" if request.param == "sqlite" else opened.enter_context(database())
-        yield RelayBench(tmp_path, url, opened)
-
-
-@pytest.fixture
-def on_postgres(tmp_path: Path) -> Iterator[RelayBench]:
-    with ExitStack() as opened:
-        yield RelayBench(tmp_path, opened.enter_context(database()), opened)
 
 
 def page(bench: RelayBench) -> App:

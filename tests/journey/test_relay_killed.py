@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ import pytest
 from relay_bench import RelayBench, in_order, message
 
 from settled import App
-from settled.testing.postgres import database
 from waiting import until
 
 # window -> how many rows a relay that dies there the second time has at least published and not removed. It publishes
@@ -26,13 +23,6 @@ WINDOWS = {
     "relay-sent": 90,
     "relay-marked": 0,
 }
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RelayBench]:
-    with ExitStack() as opened:
-        url = f"sqlite:///{tmp_path}/effects.db" if request.param == "sqlite" else opened.enter_context(database())
-        yield RelayBench(tmp_path, url, opened)
 
 
 def effects(bench: RelayBench, folder: Path) -> list[str]:

@@ -13,21 +13,7 @@ from settled.store import AtHand
 from settled.stores.outgoing import Outgoing
 from settled.stores.postgres.guard import GuardedCursor
 from settled.stores.postgres.link import Link
-
-
-class _Held:
-    """How often an object is referred to when only its holder, as below, knows it; interpreters differ."""
-
-    def __init__(self) -> None:
-        self._spare = object()
-
-    def count(self) -> int:
-        cursor = self._spare
-        return sys.getrefcount(cursor)
-
-
-# Making a cursor costs a quarter of a short statement, so one that nobody else holds is used again.
-_ALONE = _Held().count()
+from settled.stores.spare import ALONE
 
 
 class PostgresTx:
@@ -52,7 +38,7 @@ class PostgresTx:
     def execute(self, sql: Any, params: Any = ()) -> GuardedCursor:
         """Run one statement; its cursor is iterable, with `fetchall`, `fetchone` and `rowcount`."""
         cursor = self._spare
-        if sys.getrefcount(cursor) != _ALONE:  # the handler still holds the last one: its rows stay its own
+        if sys.getrefcount(cursor) != ALONE:  # the handler still holds the last one: its rows stay its own
             cursor = self._spare = self._cursor()
         try:
             cursor.execute(sql, params or None)

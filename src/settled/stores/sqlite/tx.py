@@ -16,22 +16,8 @@ from settled.errors import ContractError, SettledError
 from settled.sqlite import translate
 from settled.store import AtHand
 from settled.stores.outgoing import Outgoing
+from settled.stores.spare import ALONE
 from settled.stores.sqlite.handle import Handle, ended_by_sqlite
-
-
-class _Held:
-    """How often a cursor is referred to when only its holder, as below, knows it; interpreters differ."""
-
-    def __init__(self) -> None:
-        self._spare = object()
-
-    def count(self) -> int:
-        cursor = self._spare
-        return sys.getrefcount(cursor)
-
-
-# Making a cursor costs half of a short statement, so one that nobody else holds is used again.
-_ALONE = _Held().count()
 
 
 class GuardedTx:
@@ -51,7 +37,7 @@ class GuardedTx:
     def execute(self, sql: str, params: Any = ()) -> apsw.Cursor:
         """Run one statement; its cursor is iterable, with `fetchall` and `fetchone`."""
         cursor = self._spare
-        if sys.getrefcount(cursor) != _ALONE:  # none yet, or the handler holds it: its rows stay its own
+        if sys.getrefcount(cursor) != ALONE:  # none yet, or the handler holds it: its rows stay its own
             cursor = self._cursor()
         try:
             found: apsw.Cursor = cursor.execute(sql, params)
