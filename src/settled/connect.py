@@ -27,8 +27,13 @@ def engine(url: str) -> Engine:
     Raises ContractError for a URL that no engine takes, Unsupported when its extra is not installed, Unavailable,
     HistoryLost.
     """
-    found: Engine = _open("engine", url, _ENGINES)
+    found: Engine = _adapter("engine", url, _ENGINES)(url)
     return found
+
+
+def require_engine(url: str) -> None:
+    """Raises as `engine` does for a URL that none takes, or whose extra is not installed; opens nothing."""
+    _adapter("engine", url, _ENGINES)
 
 
 def store(url: str) -> Store:
@@ -36,11 +41,11 @@ def store(url: str) -> Store:
 
     Raises as `engine` does; Refused for a schema newer than this release.
     """
-    found: Store = _open("store", url, _STORES)
+    found: Store = _adapter("store", url, _STORES)(url)
     return found
 
 
-def _open(kind: str, url: str, known: dict[str, tuple[str, str, str]]) -> Any:
+def _adapter(kind: str, url: str, known: dict[str, tuple[str, str, str]]) -> Any:
     scheme = urlsplit(url).scheme
     if scheme not in known:
         raise ContractError(
@@ -51,11 +56,10 @@ def _open(kind: str, url: str, known: dict[str, tuple[str, str, str]]) -> Any:
         )
     module, name, extra = known[scheme]
     try:
-        opened = getattr(importlib.import_module(module), name)
+        return getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
         if not extra or (error.name or "").startswith("settled"):
             raise
         raise Unsupported(
             f"{scheme} needs the package {error.name}", field=kind, hint=f"pip install 'settled[{extra}]'"
         ) from error
-    return opened(url)

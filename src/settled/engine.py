@@ -111,7 +111,8 @@ class ProducerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """Where an accepted message stands. `stored` is false when its sequence had been stored before (a retry).
+    """Where an accepted message stands. `stored` is false when its sequence had been stored before (a retry). `offset`
+    is -1 where the engine recognised a repeat and does not tell its place.
     `token` names the place for readers, see `settled.tokens`; `App.publish` fills it in."""
 
     topic: str

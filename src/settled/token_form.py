@@ -35,7 +35,10 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def token_of(receipt: Receipt, identity: str) -> str:
-    """The token of an accepted message; `identity` is the incarnation of its topic (`TopicInfo.identity`)."""
+    """The token of an accepted message; `identity` is the incarnation of its topic (`TopicInfo.identity`). A receipt
+    without a place gives the token of the event, as for an outbox."""
+    if receipt.offset < 0:
+        return token_of_event(receipt.topic, receipt.id)
     place = {"partition": receipt.partition, "offset": receipt.offset, "identity": short(identity)}
     return Token(topic=receipt.topic, event_id=receipt.id, **place).encode()  # type: ignore[arg-type]
 

@@ -75,6 +75,16 @@ def test_what_is_wrong_is_said(arguments: tuple[object, ...], code: int, said: s
     assert "hint:" in found.stderr
 
 
+def test_brokers_of_its_own_need_the_extra_and_nothing_is_started_without_it() -> None:
+    """As after `pip install settled` alone: the client's package is not there."""
+    without = "import sys; sys.modules['confluent_kafka'] = None; from settled.cli import main; main()"
+    command = (sys.executable, "-c", without, "drill", "--drill", "leader-kill", "--engine", "kafka-test:")
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert found.returncode == 2, found.stderr
+    assert "settled[kafka]" in found.stderr
+    assert "Traceback" not in found.stderr
+
+
 def test_a_database_with_other_data_is_refused_unless_told_so(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/effects.db"
     asked = ("-w", "unit-begun", "--kills", 1, "--store", store, "-o", "json")

@@ -41,6 +41,11 @@ def test_a_message_without_a_place_has_a_token_too(topic: str, event_id: str) ->
     assert found == Token(topic=topic, event_id=event_id)
 
 
+def test_a_receipt_without_a_place_gives_the_token_of_its_event() -> None:
+    """As of a repeat that the engine recognised."""
+    assert token_of(Receipt("orders", 3, -1, "e-1", stored=False), "one") == token_of_event("orders", "e-1")
+
+
 def test_a_usual_token_is_small() -> None:
     receipt = Receipt("comments", 3, 1_000_000, str(uuid.UUID(int=2**127 + 5)))
     assert len(token_of(receipt, "0f3c")) <= 60

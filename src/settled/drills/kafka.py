@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from settled import connect
 from settled.contract.units import duration
 from settled.errors import Unavailable
 from settled.testing.kafka_cluster import Cluster, started
@@ -33,6 +34,7 @@ def opened(engine: str, cluster: Cluster | None) -> Iterator[tuple[str, Cluster 
     elif cluster is not None:
         yield address(cluster.bootstrap), cluster
     else:
+        connect.require_engine(address(""))
         with started() as own:
             yield address(own.bootstrap), own
 

@@ -250,7 +250,8 @@ class Relay:
 
     def _with_token(self, receipt: Receipt) -> Receipt:
         if receipt.topic not in self._identities:
-            self._identities = {info.spec.name: info.identity for info in self._engine.topics()}
+            [info] = self._engine.topics([receipt.topic])
+            self._identities[receipt.topic] = info.identity
         return msgspec.structs.replace(receipt, token=token_of(receipt, self._identities[receipt.topic]))
 
     def _refuse(self, row: OutboxRow, error: SettledError, blocked: set[Key]) -> None:

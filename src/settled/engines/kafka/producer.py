@@ -61,10 +61,8 @@ class Sent(msgspec.Struct, gc=False):
         windows.reach("append-committed")
         if error is None:
             offset = message.offset()
-            if offset is not None and offset > 0:  # a repeat that the brokers recognised comes without one
+            if offset is not None and offset >= 0:  # a repeat that the brokers recognised comes without one
                 self._offset = offset
-            elif offset == 0:
-                self._offset = 0
         else:
             self._error = self._home.failed(error, self._topic)
         self._ended = True
