@@ -33,7 +33,9 @@ def drill(
     check: Annotated[
         str, typer.Option(metavar="SQL", help="One row per effect: event id, then key and order if there are any.")
     ] = "",
-    engine: Annotated[str, typer.Option(metavar="URL", help="The log; none: fresh files.")] = "",
+    engine: Annotated[
+        str, typer.Option(metavar="URL", help="The log; none: fresh files. kafka-test: runs brokers.")
+    ] = "",
     store: Annotated[str, typer.Option(metavar="URL", help="The effect store; none: fresh files.")] = "",
     seed: Annotated[int | None, typer.Option(help="Repeat the plan of an earlier run.")] = None,
     keep: Annotated[

@@ -136,7 +136,7 @@ def test_b030_a_time_beyond_the_end_gives_the_end(admin: Admin) -> None:
     produced(name, *((number % 2, number) for number in range(1, 11)))
 
     def left(ms: int) -> list[int]:
-        ends = admin.ends(name, range(4))
+        ends = admin.positions.ends(name, range(4))
         return [ends[number] - admin.offset_at(name, number, ms * 1000) for number in range(4)]
 
     assert left(11) == [0, 0, 0, 0]
@@ -165,9 +165,9 @@ def test_an_open_transaction_is_beyond_the_end_and_an_aborted_one_holds_nothing(
     writer.begin_transaction()
     writer.produce(name, b"never", partition=0)
     writer.flush(30)
-    assert admin.ends(name, [0]) == {0: 0}
+    assert admin.positions.ends(name, [0]) == {0: 0}
     writer.abort_transaction(30)
-    until(lambda: admin.ends(name, [0]) == {0: 2})  # a record that is skipped, and a marker
+    until(lambda: admin.positions.ends(name, [0]) == {0: 2})  # a record that is skipped, and a marker
     assert admin.read(name, 0, 0) == []
 
 

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any
 
 import confluent_kafka
-from confluent_kafka import IsolationLevel, TopicCollection, TopicPartition
+from confluent_kafka import TopicCollection
 from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
-    ListOffsetsResultInfo,
     NewPartitions,
     NewTopic,
-    OffsetSpec,
     ResourceType,
     TopicDescription,
 )
 
-from settled.engine import Durability, GroupInfo, PartitionInfo, TopicInfo, TopicSpec
+from settled.engine import Durability, GroupInfo, TopicInfo, TopicSpec
 from settled.engines.kafka import faults, groups, topic_settings
 from settled.engines.kafka.calls import CALL_S, PAUSE_S, SETTLE_S, Cluster
 from settled.engines.kafka.config import Settings
+from settled.engines.kafka.positions import Positions
 from settled.engines.kafka.reader import Reader
 from settled.engines.kafka.topic_settings import Found
 from settled.errors import ContractError, Unavailable, Unsupported
@@ -42,6 +41,7 @@ class Admin:
         self.settings = settings
         self.cluster = Cluster(settings, call_s=call_s)
         self.reader = Reader(settings, call_s=call_s)
+        self.positions = Positions(self.cluster, self._require_there)
         self._recent = False
         # Topics made or grown here: until when a broker that does not know so many partitions is asked again.
         self._made: dict[str, tuple[float, int]] = {}
@@ -90,7 +90,7 @@ class Admin:
             )
         if partitions > before:
             what = f"growing topic {name!r}"
-            self._each(
+            self.cluster.each(
                 self.cluster.all(self.cluster.client.create_partitions, [NewPartitions(name, partitions)], what),
                 what,
                 operation="Alter",
@@ -117,29 +117,16 @@ class Admin:
         """All groups of consumers, or the one named; those that nobody ever joined or committed for are not there."""
         return groups.described(self.cluster, group)
 
-    def begins(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-        """The first offset that each partition still holds."""
-        found = self._offsets([(topic, number) for number in partitions], OffsetSpec.earliest())
-        return {number: info.offset for (_, number), info in found.items()}
-
-    def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-        """The next offset that each partition gives out to readers: what an open transaction holds back is not told."""
-        found = self._offsets([(topic, number) for number in partitions], OffsetSpec.latest())
-        return {number: info.offset for (_, number), info in found.items()}
-
     def offset_at(self, topic: str, partition: int, us: int) -> int:
         """As `Engine.offset_at`. Kafka's times are milliseconds."""
         self.require_partition(topic, partition)
-        end = self.ends(topic, [partition])[partition]
-        place = (topic, partition)
-        found = self._offsets([place], OffsetSpec.for_timestamp(max(0, -(-us // 1000))))[place]
-        return min(found.offset, end) if found.offset >= 0 else end
+        return self.positions.at(topic, partition, us)
 
     def read(self, topic: str, partition: int, offset: int, *, records: int = 100) -> list[Any]:
         """Up to `records` messages (of confluent_kafka) from `offset` on, without joining a group."""
         self.require_partition(topic, partition)
-        begin = self.begins(topic, [partition])[partition]
-        end = self.ends(topic, [partition])[partition]
+        begin = self.positions.begins(topic, [partition])[partition]
+        end = self.positions.ends(topic, [partition])[partition]
         return self.reader.read(topic, partition, max(offset, begin), end, records)
 
     def rights(self, topic: str) -> frozenset[str]:
@@ -149,7 +136,7 @@ class Admin:
         found = self.cluster.read(self.cluster.client.describe_topics, names, what, include_authorized_operations=True)
         return frozenset(
             operation.name
-            for there in self._each(found, what).values()
+            for there in self.cluster.each(found, what).values()
             for operation in there.authorized_operations or ()
         )
 
@@ -238,7 +225,7 @@ class Admin:
         resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
         what = f"changing {', '.join(changed)} of topic {name!r}"
         found = self.cluster.all(self.cluster.client.incremental_alter_configs, [resource], what)
-        self._each({each.name: value for each, value in found.items()}, what, operation="AlterConfigs")
+        self.cluster.each({each.name: value for each, value in found.items()}, what, operation="AlterConfigs")
 
     def _metadata(self) -> Any:
         try:
@@ -271,7 +258,7 @@ class Admin:
             for name, value in asked.items()
             if not (isinstance(value, confluent_kafka.KafkaException) and faults.is_absent(value))
         }
-        there: dict[str, TopicDescription] = self._each(found, what)
+        there: dict[str, TopicDescription] = self.cluster.each(found, what)
         for name, description in there.items():
             if str(description.topic_id) == NO_ID:
                 raise Unsupported(
@@ -289,10 +276,10 @@ class Admin:
         def look() -> dict[str, Any] | None:
             found = self.cluster.read(self.cluster.client.describe_configs, asked, what) if asked else {}
             named = {resource.name: value for resource, value in found.items()}
-            if unknown := {name for name, each in named.items() if _passing(each)}:
+            if unknown := {name for name, each in named.items() if faults.passes(each)}:
                 self._require_there(unknown)
                 return None
-            return self._each(named, what, operation="DescribeConfigs")
+            return self.cluster.each(named, what, operation="DescribeConfigs")
 
         entries = self.cluster.until(look, what)
         return {name: {key: entry.value for key, entry in config.items()} for name, config in entries.items()}
@@ -318,38 +305,14 @@ class Admin:
         described = self._described(names)
         configs = self._configs(list(described))
         places = [(name, part.id) for name, there in described.items() for part in there.partitions]
-        begins = self._offsets(places, OffsetSpec.earliest())  # before the ends: no difference is below zero
-        firsts = self._offsets(places, OffsetSpec.for_timestamp(0))
-        ends = self._offsets(places, OffsetSpec.latest())
+        held = self.positions.of(places)
         found: list[TopicInfo] = []
         for name, there in sorted(described.items()):
             settings = self._found(there, configs[name])
-            parts = [
-                _partition(part.id, *(positions[name, part.id] for positions in (begins, firsts, ends)))
-                for part in sorted(there.partitions, key=lambda part: part.id)
-            ]
+            parts = [held[name, part.id] for part in sorted(there.partitions, key=lambda part: part.id)]
             notes = topic_settings.notes(settings)
             found.append(TopicInfo(spec=settings.spec, identity=str(there.topic_id), partitions=parts, notes=notes))
         return found
-
-    def _offsets(self, places: list[tuple[str, int]], spec: OffsetSpec) -> dict[tuple[str, int], ListOffsetsResultInfo]:
-        """Positions of partitions. Tried again while brokers do not know a topic yet that was made just now."""
-        if not places:
-            return {}
-        what = f"reading positions of {places[0][0]!r}"
-        asked = {TopicPartition(name, number): spec for name, number in places}
-
-        def look() -> dict[tuple[str, int], ListOffsetsResultInfo] | None:
-            found = self.cluster.read(
-                self.cluster.client.list_offsets, asked, what, isolation_level=IsolationLevel.READ_COMMITTED
-            )
-            named = {(place.topic, place.partition): value for place, value in found.items()}
-            if unknown := {name for (name, _), each in named.items() if _passing(each)}:
-                self._require_there(unknown)
-                return None
-            return self._each(named, what)
-
-        return self.cluster.until(look, what)
 
     def _require_there(self, names: set[str]) -> None:
         """Raises ContractError for a topic that no broker knows for a while: it was deleted."""
@@ -359,42 +322,8 @@ class Admin:
                 raise _absent(min(missing))
             time.sleep(PAUSE_S)
 
-    def _each(self, found: dict[Any, Any], what: str, *, operation: str = "Describe") -> dict[Any, Any]:
-        """The same without errors; raises the first of them, translated."""
-        for key, value in found.items():
-            if isinstance(value, confluent_kafka.KafkaException):
-                topic = key[0] if isinstance(key, tuple) else str(key)
-                raise self.cluster.fault(value, what, topic=topic, operation=operation) from value
-        return found
-
 
 def _absent(name: str) -> ContractError:
     return ContractError(
         f"there is no topic {name!r}", field="topic", value=name, hint="create it first, from a contract"
-    )
-
-
-def _passing(answer: Any) -> bool:
-    """Whether it is an error that passes within a moment: a topic or a leader that this broker does not know yet."""
-    return isinstance(answer, confluent_kafka.KafkaException) and (
-        faults.is_absent(answer)
-        or answer.args[0].code()
-        in {confluent_kafka.KafkaError.LEADER_NOT_AVAILABLE, confluent_kafka.KafkaError.NOT_LEADER_FOR_PARTITION}
-    )
-
-
-def _partition(
-    number: int, begin: ListOffsetsResultInfo, first: ListOffsetsResultInfo, end: ListOffsetsResultInfo
-) -> PartitionInfo:
-    """Kafka tells no sizes, and does not tell records from the holes between them."""
-    last = max(begin.offset, end.offset)
-    return PartitionInfo(
-        partition=number,
-        begin=begin.offset,
-        end=last,
-        records=last - begin.offset,
-        bytes=None,
-        stored_bytes=None,
-        oldest_us=first.timestamp * 1000 if 0 <= first.offset < last and first.timestamp >= 0 else None,
-        exact=False,
     )

@@ -104,6 +104,14 @@ class Cluster:
             time.sleep(PAUSE_S)
         return found
 
+    def each(self, found: dict[Any, Any], what: str, *, operation: str = "Describe") -> dict[Any, Any]:
+        """The same without errors; raises the first of them, translated. Keys are topics, or begin with one."""
+        for key, value in found.items():
+            if isinstance(value, confluent_kafka.KafkaException):
+                topic = key[0] if isinstance(key, tuple) else str(key)
+                raise self.fault(value, what, topic=topic, operation=operation) from value
+        return found
+
     def fault(self, error: confluent_kafka.KafkaException, what: str, **named: str) -> SettledError:
         """The translated error, with the brokers that were asked and why they could not be."""
         translated = faults.translate(error, what, settings=self.settings, **named)

@@ -132,8 +132,8 @@ class KafkaEngine:
     def _look(self, topic: str, numbers: Sequence[int]) -> Look:
         admin = self._admin
         there = admin.description(topic)
-        begins = admin.begins(topic, numbers)
-        return Look(str(there.topic_id), len(there.partitions), begins, admin.ends(topic, numbers))
+        begins = admin.positions.begins(topic, numbers)
+        return Look(str(there.topic_id), len(there.partitions), begins, admin.positions.ends(topic, numbers))
 
     def _forget(self, member: KafkaConsumer | KafkaProducer) -> None:
         with self._lock:

@@ -63,6 +63,14 @@ def is_absent(error: KafkaError | KafkaException) -> bool:
     return found.code() in _ABSENT
 
 
+def passes(answer: object) -> bool:
+    """Whether it is an error that passes within a moment: a topic or a leader that this broker does not know yet."""
+    return isinstance(answer, KafkaException) and (
+        is_absent(answer)
+        or answer.args[0].code() in {KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
+    )
+
+
 def _said(error: KafkaError, context: Context) -> str:
     text = error.str()
     if context.settings is not None:
