@@ -11,6 +11,7 @@ import pytest
 from settled import windows
 from settled.engine import ProducerSpec
 from settled.engines.sqlite import SqliteEngine
+from settled.engines.sqlite.append import RESERVED
 from settled.errors import Unavailable
 from settled.testing.engine_tools import TOPIC, make_topic, message
 from waiting import until
@@ -66,6 +67,22 @@ def test_batches_that_close_meanwhile_share_one_transaction(engine: SqliteEngine
     assert sum(part.bytes for part in engine.topics()[0].partitions) == sum(
         one.size for partition in range(3) for one in engine.read(TOPIC, partition, 0)
     )
+
+
+@pytest.mark.timeout(60)
+def test_batches_that_are_more_together_than_is_reserved_at_once_are_appended(engine: SqliteEngine) -> None:
+    """`memory` appends stay below a bound that was reserved; one transaction may need more than the usual step."""
+    make_topic(engine, 1)
+    held = Held()
+    each = RESERVED // 20
+    producer = engine.producer(ProducerSpec(batch_records=each, linger_s=NEVER_S, durability="memory"))
+    pending = [producer.send(message(n)) for n in range(each)]
+    assert held.inside.wait(60)
+    pending += [producer.send(message(n)) for n in range(each, 30 * each)]
+    held.go()
+    assert [one.result(timeout=60).offset for one in pending] == list(range(30 * each))
+    assert held.appends == 2
+    producer.close()
 
 
 def test_batches_of_one_transaction_fail_together_and_each_message_is_told(engine: SqliteEngine) -> None:

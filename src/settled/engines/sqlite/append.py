@@ -192,11 +192,15 @@ def leave(database: Database, identity: str, spec: ProducerSpec) -> None:
 
 
 def reserve(database: Database, parts: Sequence[Part]) -> None:
+    """Enough for all parts together, of which several may go to one partition."""
+    wanted: dict[int, int] = {}
+    for part in parts:
+        row = part.topic.parts[part.partition]
+        wanted[row] = wanted.get(row, 0) + part.encoded.count
     with database.writing(durable=True) as connection:
-        for part in parts:
+        for row, count in wanted.items():
             connection.execute(
-                "UPDATE log_partition SET reserved = max(reserved, next + ?) WHERE id = ?",
-                (max(RESERVED, part.encoded.count), part.topic.parts[part.partition]),
+                "UPDATE log_partition SET reserved = max(reserved, next + ?) WHERE id = ?", (max(RESERVED, count), row)
             )
 
 
