@@ -4,7 +4,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from settled.engines.kafka.config import parse
-from settled.engines.kafka.faults import is_absent, translate
+from settled.engines.kafka.faults import is_absent, passes, translate
 from settled.errors import (
     ContractError,
     Damaged,
@@ -118,3 +118,23 @@ def test_what_is_absent() -> None:
     assert is_absent(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
     assert is_absent(KafkaException(KafkaError(KafkaError.GROUP_ID_NOT_FOUND)))
     assert not is_absent(KafkaError(KafkaError._TRANSPORT))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "UNKNOWN_TOPIC_OR_PART",
+        "LEADER_NOT_AVAILABLE",
+        "NOT_LEADER_FOR_PARTITION",
+        "UNKNOWN_LEADER_EPOCH",
+        "FENCED_LEADER_EPOCH",
+        "OFFSET_NOT_AVAILABLE",
+    ],
+)
+def test_what_brokers_do_not_know_yet_is_asked_again(name: str) -> None:
+    assert passes(KafkaException(KafkaError(getattr(KafkaError, name))))
+
+
+@pytest.mark.parametrize("name", ["TOPIC_AUTHORIZATION_FAILED", "INVALID_CONFIG", "UNSUPPORTED_VERSION"])
+def test_what_asking_again_does_not_mend_is_told(name: str) -> None:
+    assert not passes(KafkaException(KafkaError(getattr(KafkaError, name))))

@@ -57,6 +57,17 @@ def translate(
     return SettledError(_said(found, context), hint="see Kafka's protocol guide for this error, and the broker's log")
 
 
+_NEWS = frozenset(  # who leads is on its way to this broker, or came to it before the client knew
+    {
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+    }
+)
+
+
 def is_absent(error: KafkaError | KafkaException) -> bool:
     """Whether it says that a topic, a partition or a group is not there."""
     found: KafkaError = error.args[0] if isinstance(error, KafkaException) else error
@@ -65,10 +76,7 @@ def is_absent(error: KafkaError | KafkaException) -> bool:
 
 def passes(answer: object) -> bool:
     """Whether it is an error that passes within a moment: a topic or a leader that this broker does not know yet."""
-    return isinstance(answer, KafkaException) and (
-        is_absent(answer)
-        or answer.args[0].code() in {KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
-    )
+    return isinstance(answer, KafkaException) and (is_absent(answer) or answer.args[0].code() in _NEWS)
 
 
 def _said(error: KafkaError, context: Context) -> str:
