@@ -29,6 +29,7 @@ from settled.engine import (
     TopicInfo,
     TopicSpec,
 )
+from settled.errors import Fenced
 from settled.record import Message, Record
 
 TOPIC, GROUP = "orders", "inventory"
@@ -126,7 +127,7 @@ class Member:
             case Assigned():
                 self.owned[news.topic, news.partition] = news
                 if self._start >= 0:
-                    self.consumer.start(news.topic, news.partition, self._start)
+                    self._begin(news.topic, news.partition)
             case Revoking():
                 self.asked.append((news.topic, news.partition))
                 if self.give_back:
@@ -140,6 +141,14 @@ class Member:
                 self.records += news.records
             case Stopped():
                 self.stopped.append(news)
+
+    def _begin(self, topic: str, partition: int) -> None:
+        """Start it, as a worker does: one that went to another member meanwhile is given back."""
+        try:
+            self.consumer.start(topic, partition, self._start)
+        except Fenced:
+            self.owned.pop((topic, partition), None)
+            self.consumer.release(topic, partition, clean=False)
 
 
 def share_out(members: list[Member], condition: Callable[[], bool], what: str) -> None:
@@ -156,6 +165,7 @@ def share_out(members: list[Member], condition: Callable[[], bool], what: str) -
 _MEMBER = """
 import importlib, json, sys
 from settled.engine import Assigned, ConsumerGroup, Fetched, Lost, Revoking
+from settled.errors import Fenced
 module, name, url, topic, group, member, lease = sys.argv[1:]
 engine = getattr(importlib.import_module(module), name)(url)
 consumer = engine.consumer(ConsumerGroup(group=group, topics=(topic,), lease_s=float(lease), member=member or None))
@@ -166,7 +176,11 @@ while True:
     for news in consumer.poll(1.0, records=100, bytes=1_000_000):
         kind = type(news).__name__
         if isinstance(news, Assigned):
-            consumer.start(news.topic, news.partition, 0)
+            try:
+                consumer.start(news.topic, news.partition, 0)
+            except Fenced:
+                consumer.release(news.topic, news.partition, clean=False)
+                continue
             say(kind=kind, partition=news.partition, epoch=news.epoch, clean=news.clean)
         elif isinstance(news, Fetched):
             say(kind=kind, partition=news.partition, ids=[record.id for record in news.records])

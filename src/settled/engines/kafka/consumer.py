@@ -205,8 +205,8 @@ def _properties(group: ConsumerGroup, member: str) -> dict[str, Any]:
         "isolation_level": "read_committed",
         "enable_partition_eof": True,
         "check_crcs": True,
-        "queued_max_messages_kbytes": 4 * 1024,  # held beside what is in flight, whatever the contract's budget
-        "fetch_max_bytes": 2 * 1024 * 1024,  # of each broker's answer
+        "queued_max_messages_kbytes": 2 * 1024,  # held beside what is in flight, whatever the contract's budget
+        "fetch_max_bytes": 1024 * 1024,  # of each broker's answer
         "fetch_queue_backoff_ms": 5,
         "topic_metadata_refresh_interval_ms": 10_000,
     }

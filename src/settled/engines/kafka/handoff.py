@@ -11,7 +11,7 @@ from settled.engine import Assigned, Fetched, Lost, Partition, Revoking, Stopped
 from settled.engines.kafka.lane import Lane
 from settled.errors import SettledError
 
-MOST_RECORDS, MOST_BYTES = 4_000, 8 * 1024 * 1024  # fetched and not handed out, beyond which nothing is fetched
+MOST_RECORDS, MOST_BYTES = 4_000, 4 * 1024 * 1024  # fetched and not handed out, beyond which nothing is fetched
 
 News = Assigned | Revoking | Lost | Stopped
 
