@@ -1,7 +1,8 @@
 """One look at everything: per consumer how far it is, how records ended, what its workers say, what waits for people.
 
-Consumers are those that the store knows, those of the engine's groups that the store does not know, and the one of the
-contract that was named, also when nothing of it ever ran.
+Consumers are those that the store knows, those of the engine's groups that settled worked in and the store does not
+know, and the one of the contract that was named, also when nothing of it ever ran. Groups of others on shared brokers
+are shown only by name.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def status(engine: Engine, store: Store | None, contract: Contract | None = None
     groups = {info.group: info for info in engine.groups(named)}
     wanted = {
         name: (of_group, topics)
-        for name, (of_group, topics) in _wanted(positions, groups, contract).items()
+        for name, (of_group, topics) in _wanted(positions, groups, contract, named).items()
         if group in (None, of_group)
     }
     asked = {topic for _, topics in wanted.values() for topic in topics}
@@ -91,7 +92,7 @@ def status(engine: Engine, store: Store | None, contract: Contract | None = None
 
 
 def _wanted(
-    positions: dict[str, list[Position]], groups: dict[str, GroupInfo], contract: Contract | None
+    positions: dict[str, list[Position]], groups: dict[str, GroupInfo], contract: Contract | None, named: str | None
 ) -> dict[str, tuple[str, set[str]]]:
     """Consumers with their group and topics. A consumer is called after its group, or group/topic."""
     if contract is not None:
@@ -101,6 +102,8 @@ def _wanted(
     known = {of_group for of_group, _ in wanted.values()}
     for name, info in groups.items():
         if name not in known:
+            if named is None and not any(info.epochs.values()):
+                continue
             wanted[name] = (name, {topic for topic, _ in info.epochs})
         elif name in wanted:
             wanted[name][1].update(topic for topic, _ in info.epochs)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from settled import App, Retry
@@ -192,3 +192,18 @@ def test_b003_what_was_only_fetched_is_not_committed(make: Make, tmp_path: Path)
     assert app.engine.groups(app.contract.delivery.group)[0].committed.get(place, 0) == len(effects(tmp_path))
     app.drain()
     assert sorted(effects(tmp_path)) == sorted(f"e{number}" for number in range(10))
+
+
+def test_groups_of_others_on_the_same_brokers_are_shown_by_name_only(make: Make) -> None:
+    app = make()
+    app.publish(b"{}", key="a", id="e0")
+    app.drain()
+    topic, foreign = app.contract.transport.topic, unique("foreign")
+    other = Consumer({"bootstrap.servers": bootstrap(), "group.id": foreign})
+    other.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
+    other.close()
+    listed = {found.group for found in status(app.engine, None).consumers}
+    assert app.contract.delivery.group in listed
+    assert foreign not in listed
+    [found] = status(app.engine, None, group=foreign).consumers
+    assert (found.group, [part.topic for part in found.partitions]) == (foreign, [topic])
