@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from settled.operations.supervise import Supervisor
-from settled.signals import on_signals
+from settled.signals import interruptible, on_signals
 
 
 def test_a_signal_is_minded_although_the_main_thread_holds_the_lock_that_stopping_needs() -> None:
@@ -41,6 +41,54 @@ def test_each_signal_counts_and_what_was_there_before_comes_back() -> None:
     assert threads == ["settled-signals"] * 2
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
     assert "settled-signals" not in [thread.name for thread in threading.enumerate()]
+
+
+def signal_beside(number: signal.Signals) -> threading.Thread:
+    """After a moment, sent to another thread: the main one's wait in the operating system is not cut short, as when
+    the signal comes just before it."""
+
+    def send() -> None:
+        threading.Event().wait(0.3)
+        signal.pthread_kill(threading.get_ident(), number)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    return thread
+
+
+def test_a_signal_is_minded_although_the_main_thread_waits_in_the_operating_system() -> None:
+    lock = threading.Lock()
+    lock.acquire()
+    with on_signals(lock.release):
+        beside = signal_beside(signal.SIGTERM)
+        assert lock.acquire(timeout=30)
+    beside.join()
+
+
+@pytest.mark.timeout(60)
+def test_an_interrupt_ends_a_read_that_waits() -> None:
+    read, write = os.pipe()
+    with interruptible() as interrupts, os.fdopen(read, "rb") as file, os.fdopen(write, "wb") as source:
+        lines = interrupts.reads(file)
+        source.write(b"one\ntwo")
+        source.flush()
+        assert lines.readline() == b"one\n"
+        beside = signal_beside(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            lines.readline()
+    beside.join()
+
+
+def test_an_interrupt_is_raised_where_it_is_asked_for_and_the_second_at_once() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with interruptible() as interrupts:
+        interrupts.check()
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            interrupts.check()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_elsewhere_than_on_the_main_thread_it_does_nothing() -> None:

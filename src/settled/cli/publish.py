@@ -65,6 +65,7 @@ def publish(
     from settled.operations import publish as operation
     from settled.operations.mapping import header_pairs
     from settled.operations.rows import Reader, format_of, opened
+    from settled.signals import interruptible
 
     source = stated_source(contract)
     mapping = _mapping(
@@ -82,7 +83,8 @@ def publish(
     )
     known_format = format_of(file, form)
     with ExitStack() as stack:
-        stream = opened(file, sys.stdin.buffer)
+        interrupts = stack.enter_context(interruptible())
+        stream = opened(file, interrupts.reads(sys.stdin.buffer))
         if file != "-":
             stack.enter_context(stream)
         identity = producer
@@ -94,7 +96,14 @@ def publish(
         try:
             with _telling(file, reader, quiet) as tell:
                 counts = operation.publish(
-                    log, source.contract, reader, mapping, identity=identity, bad=faults.add, progress=tell
+                    log,
+                    source.contract,
+                    reader,
+                    mapping,
+                    identity=identity,
+                    bad=faults.add,
+                    progress=tell,
+                    check=interrupts.check,
                 )
         except KeyboardInterrupt:
             say(

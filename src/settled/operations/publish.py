@@ -59,8 +59,10 @@ def publish(
     identity: str | None = None,
     bad: Callable[[BadRow], None],
     progress: Callable[[Published], None] = lambda counts: None,
+    check: Callable[[], None] = lambda: None,
 ) -> Published:
-    """Publish all rows and wait until they are accepted. `bad` is called for each line that is no message.
+    """Publish all rows and wait until they are accepted. `bad` is called for each line that is no message, `check`
+    before each: what it raises ends the run, with what was sent before kept.
 
     With an `identity` (and an engine that keeps it) what an earlier run published is not published again. Raises
     Unavailable: the same call goes on later.
@@ -74,7 +76,7 @@ def publish(
     try:
         counts.resumed_after = producer.resume_point() if named else None
         limit = contract.transport.record_limit or engine.capabilities.max_message_bytes
-        _send_all(producer, reader, mapping, counts, limit, bad, _now_and_then(progress, counts, started))
+        _send_all(producer, reader, mapping, counts, limit, bad, _now_and_then(progress, counts, started), check)
         producer.flush()
     finally:
         counts.seconds = time.monotonic() - started
@@ -103,10 +105,12 @@ def _send_all(
     limit: int,
     bad: Callable[[BadRow], None],
     tell: Callable[[], None],
+    check: Callable[[], None],
 ) -> None:
     named = counts.producer is not None
     after = -1 if counts.resumed_after is None else counts.resumed_after
     for row in reader.rows():
+        check()
         counts.lines += 1
         fault = row if isinstance(row, BadRow) else None
         if isinstance(row, Row):

@@ -222,8 +222,9 @@ class SqliteProducer:
         if not batch.groups:
             batch.opened = time.monotonic()
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="settled-producer", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._work, name="settled-producer", daemon=True)
+                thread.start()  # first: an interrupt in between must leave no thread to be waited for that never ran
+                self._thread = thread
             elif self._idle:
                 self._stir.notify()
         return batch.group(topic, place)
