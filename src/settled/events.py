@@ -38,7 +38,7 @@ class AttemptFailed(Event, frozen=True):
 
 
 class PartitionChanged(Event, frozen=True):
-    """`change` is assigned, released, lost or stopped; `why` is set for the last two."""
+    """`change` is assigned, paused, released, lost or stopped; `why` is set for the last two."""
 
     consumer: str
     topic: str

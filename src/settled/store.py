@@ -166,6 +166,17 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
     found_us: int
 
 
+class Pause(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition of which a person wants nothing settled for now."""
+
+    consumer: str
+    topic: str
+    partition: int
+    reason: str
+    who: str
+    paused_us: int
+
+
 class OutboxRow(msgspec.Struct, frozen=True, gc=False):
     """A message in the outbox.
 
@@ -525,6 +536,19 @@ class Store(Protocol):
 
     def settle_from(self, consumer: str, position: Position) -> None:
         """Set where a partition begins for a consumer that has no position there yet. Raises Fenced."""
+        ...
+
+    def pause(self, consumer: str, topic: str, partitions: Sequence[int], *, reason: str, who: str) -> None:
+        """From its return on nothing of these partitions is settled, whoever works on them, until `resume`: their fence
+        rises. Waits for a transaction that is about to commit. A pause that is there already keeps its reason."""
+        ...
+
+    def resume(self, consumer: str, topic: str, partitions: Sequence[int]) -> list[int]:
+        """End pauses; returns the partitions that were paused. Workers go on within a second or two."""
+        ...
+
+    def pauses(self, consumer: str | None = None) -> list[Pause]:
+        """The pauses in force, by consumer, topic and partition."""
         ...
 
     def attempts(self, consumer: str, topic: str, partition: int) -> list[tuple[int, Attempts]]:

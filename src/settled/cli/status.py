@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from settled.cli.confirm import required_reason, who
 from settled.cli.options import ContractOption, EngineOption, OutputOption, StoreOption
-from settled.cli.output import emit, grid, line, say
+from settled.cli.output import Output, emit, grid, line, say
+from settled.cli.text import shown
 from settled.cli.times import age, at, size
 
 if TYPE_CHECKING:
@@ -17,6 +19,10 @@ if TYPE_CHECKING:
 group_verbs = typer.Typer(help="Consumer groups: members, partitions, lag.", no_args_is_help=True)
 
 BAD = "bold red"
+Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's name.")]
+Places = Annotated[
+    list[str], typer.Argument(metavar="PLACE...", help="TOPIC/PARTITION, or TOPIC for all of its partitions.")
+]
 
 
 def status(
@@ -69,7 +75,7 @@ def ls(engine: EngineOption = None, store: StoreOption = None, output: OutputOpt
 
 @group_verbs.command("describe")
 def describe(
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group's name.")],
+    group: Group,
     engine: EngineOption = None,
     store: StoreOption = None,
     output: OutputOption = None,
@@ -86,10 +92,59 @@ def describe(
     def draw() -> Iterator[Any]:
         for one in found.consumers:
             yield line(f"{one.consumer}: {one.state}, {one.lag_records:,} records behind")
+            yield from _pauses(one)
             yield from _partitions(one)
             yield from _members(one)
 
     emit(output, "group", {"group": group, "consumers": found.consumers}, draw=draw, rows="consumers")
+
+
+@group_verbs.command("pause")
+def pause(
+    group: Group,
+    places: Places,
+    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept and shown.")] = "",
+    engine: EngineOption = None,
+    store: StoreOption = None,
+    output: OutputOption = None,
+) -> None:
+    """Settle nothing of these partitions, whoever works on them, until `group resume`; other partitions go on."""
+    from settled.cli.opening import opened_store, store_address
+    from settled.operations import pausing
+
+    why = required_reason(reason)
+    chosen = pausing.chosen(_look(None, group, engine, store), group, places)
+    with opened_store(store_address(store, None)) as effects:
+        for (consumer, topic), numbers in chosen.items():
+            effects.pause(consumer, topic, numbers, reason=why, who=who())
+    _told(output, "group-pause", group, {place: numbers for (_, place), numbers in chosen.items()}, "paused")
+
+
+@group_verbs.command("resume")
+def resume(
+    group: Group,
+    places: Places,
+    engine: EngineOption = None,
+    store: StoreOption = None,
+    output: OutputOption = None,
+) -> None:
+    """End a pause: workers go on within a second or two."""
+    from settled.cli.opening import opened_store, store_address
+    from settled.operations import pausing
+
+    chosen = pausing.chosen(_look(None, group, engine, store), group, places)
+    with opened_store(store_address(store, None)) as effects:
+        ended = {topic: effects.resume(consumer, topic, numbers) for (consumer, topic), numbers in chosen.items()}
+    _told(output, "group-resume", group, ended, "resumed")
+
+
+def _told(output: Output | None, kind: str, group: str, places: dict[str, list[int]], word: str) -> None:
+    told = [f"{topic}/{number}" for topic, numbers in places.items() for number in numbers]
+
+    def draw() -> Iterator[Any]:
+        yield line(f"{group}: {word} {' '.join(told)}" if told else f"{group}: nothing to be {word}")
+
+    emit(output, kind, {"group": group, word: told}, draw=draw)
 
 
 def _look(contract: str | None, group: str | None, engine: str | None, store: str | None) -> Status:
@@ -119,6 +174,7 @@ def _screen(one: ConsumerStatus) -> Iterator[Any]:
     for gap in one.gaps:
         lost = gap.next_offset - gap.first
         yield line(f"  gap: {gap.topic}/{gap.partition} lost {lost:,} records from {gap.first} on", BAD)
+    yield from _pauses(one)
     yield from _partitions(one)
     yield from _members(one)
     if one.workers:
@@ -126,6 +182,12 @@ def _screen(one: ConsumerStatus) -> Iterator[Any]:
             ("worker", "host", ">pid", "state", "why", "said"),
             [(w.member, w.host, w.pid, w.state, w.why, at(w.updated_us)) for w in one.workers],
         )
+
+
+def _pauses(one: ConsumerStatus) -> Iterator[Any]:
+    for pause in one.paused:
+        place = f"{pause.topic}/{pause.partition}"
+        yield line(f"  paused: {place} since {at(pause.paused_us)} by {pause.who}: {shown(pause.reason)}", BAD)
 
 
 def _partitions(one: ConsumerStatus) -> Iterator[Any]:

@@ -44,6 +44,7 @@ class Ownership:
         concurrency: int,
     ) -> None:
         self.assignments: dict[Partition, Assignment] = {}
+        self.paused: dict[Partition, Assigned] = {}  # assigned and fenced, and a person wants nothing settled there
         self._wanted: dict[Partition, Assigned] = {}  # assigned, and the fence is not written yet
         self._consumer, self._store, self._subscription = consumer, store, subscription
         self._in_flight, self._events = in_flight, events
@@ -54,19 +55,38 @@ class Ownership:
         """The engine gave a partition; `acquire` makes it this member's in the store too."""
         place = (assigned.topic, assigned.partition)
         self._drop(place)
+        self.paused.pop(place, None)
         self._wanted[place] = assigned
 
     def acquire(self) -> None:
         """Write the fence of every partition that waits for it. Raises Unavailable (call again), HistoryLost."""
         for place, assigned in list(self._wanted.items()):
             try:
-                self.assignments[place] = self._acquire(assigned)
+                found = self._acquire(assigned)
             except Fenced as error:
                 log.info("%s/%s went to another member meanwhile: %s", *place, error)
                 self._consumer.release(*place, clean=False)
+            else:
+                if found is None:
+                    self.paused[place] = assigned
+                else:
+                    self.assignments[place] = found
             del self._wanted[place]
 
-    def _acquire(self, assigned: Assigned) -> Assignment:
+    def look_for_resumed(self) -> None:
+        """Acquire again what was paused and is no more. Raises as `acquire` does."""
+        if not self.paused:
+            return
+        still = self._pauses()
+        for place in [place for place in self.paused if place not in still]:
+            self._wanted[place] = self.paused.pop(place)
+        self.acquire()
+
+    def _pauses(self) -> set[Partition]:
+        return {(pause.topic, pause.partition) for pause in self._store.pauses(self._name)}
+
+    def _acquire(self, assigned: Assigned) -> Assignment | None:
+        """None: it is paused. Looked at with the fence written: a pause that comes later raises it again."""
         topic, partition, epoch = assigned.topic, assigned.partition, assigned.epoch
         held = self._store.epoch(self._name, topic, partition)
         if held >= epoch:  # the engine forgot epochs (a power cut, another log): go above what the store remembers
@@ -77,6 +97,9 @@ class Ownership:
         position = self._store.acquire(self._name, topic, partition, epoch, assigned.identity, begin=begin)
         windows.reach("fence-written")
         assert position is not None
+        if (topic, partition) in self._pauses():
+            self._events.tell(PartitionChanged(self._name, topic, partition, epoch, "paused"))
+            return None
         self._consumer.start(topic, partition, position.frontier, witness=position.witness)
         found = Assignment(
             topic, partition, epoch, position.frontier, position.witness, ordered=self._subscription.ordered
@@ -105,7 +128,7 @@ class Ownership:
         """Another member needs it: `release_revoked` gives it up once nothing of it runs."""
         if place in self.assignments:
             self.assignments[place].revoking = True
-        elif (wanted := self._wanted.pop(place, None)) is not None:
+        elif (wanted := self._wanted.pop(place, None) or self.paused.pop(place, None)) is not None:
             self._consumer.release(*place, clean=wanted.clean)
 
     def release_revoked(self) -> None:
@@ -126,6 +149,7 @@ class Ownership:
     def lose(self, place: Partition, why: str) -> None:
         """It is another's already. Its records in flight here can commit nothing: the fence sees to that."""
         self._wanted.pop(place, None)
+        self.paused.pop(place, None)
         found = self.assignments.get(place)
         if found is not None:
             self._drop(place)
@@ -144,7 +168,7 @@ class Ownership:
         """Some epoch moved on: let go of every partition whose epoch in the store is not ours any more."""
         for place, found in list(self.assignments.items()):
             if self._store.epoch(self._name, *place) != found.epoch:
-                self.lose(place, "another member took over")
+                self.lose(place, "another member took over, or it was paused")
                 self._consumer.release(*place, clean=False)
 
     def commit(self) -> None:

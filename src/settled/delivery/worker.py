@@ -66,6 +66,7 @@ class Worker:
         self._wake = threading.Event()  # for the owner while it does not poll
         self._polling = False  # the owner waits in the engine's poll, without the baton
         self._crash: BaseException | None = None
+        self._fault: Exception | None = None  # why a drain ended without coming through
         self._deliveries: deque[Delivery] = deque()  # polled and not taken yet
         self._consumer: Consumer | None = None
         self._binding: Binding | None = None
@@ -95,27 +96,21 @@ class Worker:
 
         Raises HistoryLost when log and store do not belong together any more; Damaged when a partition cannot be read
         and a drain cannot end for it; SettledError when a drain gives up since the eviction budget is spent and nothing
-        succeeds. Outages of engine or store are waited out, not raised, once the member joined.
+        succeeds, or what is left is paused. Outages of engine or store are waited out, not raised, once it joined.
         """
-        faults: list[Exception] = []
         try:
             self._start()
             while not self._stopping.is_set():
                 self._turn()
-                if drained is not None and self._is_quiet():
-                    faults = self._unreadable()
-                    if faults or self._asked(drained):
-                        break
-                if drained is not None and self._judge.hopeless:
-                    faults = [_given_up(self._judge.hopeless)]
+                if drained is not None and self._is_over(drained):
                     break
             self._end()
         finally:
             self._leave()
         if self._crash is not None:
             raise self._crash
-        if faults:
-            raise faults[0]
+        if self._fault is not None:
+            raise self._fault
 
     def _start(self) -> None:
         subscription, store = self._subscription, self._store
@@ -258,7 +253,7 @@ class Worker:
 
     def _timeout(self, now: float) -> float:
         """How long to wait for something to happen; executors wake the owner when they have nothing to do."""
-        wait = IDLE_POLL_S if not self._ownership.assignments else HOUSEKEEPING_S
+        wait = HOUSEKEEPING_S if self._ownership.assignments or self._ownership.paused else IDLE_POLL_S
         if now < self._not_before:
             return min(wait, self._not_before - now)
         if not self._dispatch.running and self._dispatch.ready() and not self._subscription.linger_s:
@@ -313,6 +308,7 @@ class Worker:
         self._housekept = now
         self._pool.adapt(now)
         self._ownership.commit()
+        self._ownership.look_for_resumed()
         self._reckoning.look_for_redrives()
         self._telling.tell(*self._describe())
 
@@ -325,6 +321,8 @@ class Worker:
         stopped = [f"{found.topic}/{found.partition}" for found in owned.values() if found.stopped]
         if stopped:
             return "running", "stopped partitions: " + ", ".join(stopped)
+        if self._ownership.paused:
+            return "running", "paused partitions: " + ", ".join(f"{t}/{p}" for t, p in self._ownership.paused)
         if not owned:
             return "idle", "no partition is free for this member: there are as many members as partitions, or more"
         return "running", ""
@@ -335,15 +333,20 @@ class Worker:
         with self._baton:
             return not (self._dispatch.running or self._deliveries or self._in_flight.records)
 
-    def _asked(self, drained: Callable[[], bool]) -> bool:
-        try:
-            return drained()
-        except Unavailable as error:
-            self._wait_out(error)
-            return False
-
-    def _unreadable(self) -> list[Exception]:
-        return [found.stopped for found in self._ownership.assignments.values() if found.stopped is not None]
+    def _is_over(self, drained: Callable[[], bool]) -> bool:
+        """Whether a drain ends here; `_fault` says what it could not come past."""
+        if self._judge.hopeless:
+            self._fault = _given_up(self._judge.hopeless)
+        elif self._is_quiet():
+            owned = self._ownership.assignments.values()
+            self._fault = next((found.stopped for found in owned if found.stopped is not None), None)
+            try:
+                return self._fault is not None or drained()
+            except Unavailable as error:
+                self._wait_out(error)
+            except SettledError as error:
+                self._fault = error
+        return self._fault is not None
 
     def _end(self) -> None:
         """Let what runs end within the grace time, save all frontiers, give the partitions back."""

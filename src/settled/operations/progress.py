@@ -7,11 +7,13 @@ from collections.abc import Callable
 from settled.contract import specs
 from settled.contract.model import Contract
 from settled.engine import Engine
-from settled.store import Store
+from settled.errors import SettledError
+from settled.store import Pause, Store
 
 
 def is_drained(engine: Engine, store: Store, contract: Contract) -> Callable[[], bool]:
-    """A question to ask again and again: is every record that the topic holds now, as this is called, settled?"""
+    """A question to ask again and again: is every record that the topic holds now, as this is called, settled? It
+    raises SettledError when all that is left is in partitions that people paused."""
     topic = contract.transport.topic
     consumer = specs.consumer_spec(contract).consumer
     wanted = {
@@ -20,6 +22,19 @@ def is_drained(engine: Engine, store: Store, contract: Contract) -> Callable[[],
 
     def drained() -> bool:
         reached = {found.partition: found.frontier for _, found in store.positions(consumer) if found.topic == topic}
-        return all(reached.get(number, -1) >= end for number, end in wanted.items())
+        left = {number for number, end in wanted.items() if reached.get(number, -1) < end}
+        if left:
+            paused = [pause for pause in store.pauses(consumer) if pause.topic == topic and pause.partition in left]
+            if len(paused) == len(left):
+                raise _paused(paused)
+        return not left
 
     return drained
+
+
+def _paused(pauses: list[Pause]) -> SettledError:
+    places = " ".join(f"{pause.topic}/{pause.partition}" for pause in pauses)
+    return SettledError(
+        f"what is left is paused: {places} ({pauses[0].who}: {pauses[0].reason})",
+        hint=f"settled group resume {pauses[0].consumer.partition('/')[0]} {places}",
+    )

@@ -14,7 +14,7 @@ from settled.contract import specs
 from settled.contract.model import Contract
 from settled.engine import Engine, GroupInfo, TopicInfo
 from settled.operations.lag import PartitionLag, lags
-from settled.store import Gap, Position, Selection, Store, WorkerReport
+from settled.store import Gap, Pause, Position, Selection, Store, WorkerReport
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +46,7 @@ class ConsumerStatus(msgspec.Struct, frozen=True, kw_only=True):
     held: int  # in quarantine
     requested: int  # redrives asked for and not done
     gaps: list[Gap]
+    paused: list[Pause]
     members: list[Member]
     workers: list[WorkerReport]
     outage: str
@@ -139,6 +140,7 @@ def _consumer(
         held=_count(store, name, "held"),
         requested=_count(store, name, "requested"),
         gaps=store.gaps(name) if store is not None else [],
+        paused=store.pauses(name) if store is not None else [],
         members=_members(info),
         workers=workers,
         outage=waiting[0] if waiting else "",

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from settled.errors import ContractError
 from settled.outcome import Attempts, Outcome
-from settled.store import Asked, Gap, Position, QuarantineEntry, Seen, WorkerReport
-from settled.stores import calls, evidence, fence
+from settled.store import Asked, Gap, Pause, Position, QuarantineEntry, Seen, WorkerReport
+from settled.stores import calls, evidence, fence, pausing
 from settled.stores.shelf import Shelf
 from settled.stores.statements import Statements
 from settled.stores.watching import Watch, Watcher
@@ -137,6 +137,15 @@ class SqlStore:
         return [(row[0], evidence.decode_attempts(row[1])) for row in rows]
 
     # for people and housekeeping
+
+    def pause(self, consumer: str, topic: str, partitions: Sequence[int], *, reason: str, who: str) -> None:
+        self._work(lambda handle: pausing.begin(handle, consumer, topic, partitions, reason, who))
+
+    def resume(self, consumer: str, topic: str, partitions: Sequence[int]) -> list[int]:
+        return self._work(lambda handle: pausing.end(handle, consumer, topic, partitions))
+
+    def pauses(self, consumer: str | None = None) -> list[Pause]:
+        return [pausing.pause_of(row) for row in self._query(pausing.SELECT, (consumer, consumer))]
 
     def positions(self, consumer: str | None = None) -> list[tuple[str, Position]]:
         rows = self._query(

@@ -258,6 +258,23 @@ class UnitCases(StoreCases):
         assert store.epoch(GROUP, TOPIC, 0) == 5
         assert store.epoch(GROUP, TOPIC, 9) == 0
 
+    def test_nothing_of_a_paused_partition_is_settled(self, store: Store, session: Session) -> None:
+        store.pause(GROUP, TOPIC, [0, 7], reason="the supplier is down", who="ann")
+        store.pause(GROUP, TOPIC, [0], reason="again", who="bob")
+        with pytest.raises(Fenced):
+            session.begin([at(0)])
+        session.rollback()
+        assert [(one.partition, one.reason, one.who) for one in store.pauses(GROUP)] == [
+            (0, "the supplier is down", "ann"),
+            (7, "the supplier is down", "ann"),
+        ]
+        assert store.pauses("another") == []
+        assert store.resume(GROUP, TOPIC, [0, 1]) == [0]
+        assert [one.partition for one in store.pauses()] == [7]
+        epoch = store.epoch(GROUP, TOPIC, 0)
+        assert epoch > 1, "the fence rose: the owner must acquire again"
+        assert store.acquire(GROUP, TOPIC, 0, epoch, IDENTITY) == store.positions()[0][1]
+
     def test_another_incarnation_of_the_topic(self, store: Store, session: Session) -> None:
         with pytest.raises(HistoryLost) as lost:
             store.acquire(GROUP, TOPIC, 0, 2, "incarnation-2")

@@ -159,6 +159,17 @@ CREATE TABLE {schema}.outbox_relay (
   waiting boolean NOT NULL DEFAULT false
 ) WITH (fillfactor = 20);
 """,
+    """
+CREATE TABLE {schema}.pause (
+  consumer text NOT NULL,
+  topic text NOT NULL,
+  partition integer NOT NULL,
+  reason text NOT NULL,
+  who text NOT NULL,
+  paused_us bigint NOT NULL,
+  PRIMARY KEY (consumer, topic, partition)
+);
+""",
 )
 VERSION = len(STEPS)
 META = "CREATE TABLE IF NOT EXISTS {schema}.meta (name text PRIMARY KEY, value text NOT NULL);\n"

@@ -6,6 +6,7 @@ inbox             one mark per consumer and event id: how it ended, where it cam
 version           the highest version applied per consumer, topic and key
 attempt           records that failed or are suspected and have not ended
 quarantine        records kept for people with their evidence; notes and large values in tables of their own
+pause             partitions of which a person wants nothing settled for now
 gap               offsets that were gone when a consumer wanted them
 report            what each worker last said of itself
 outbox            messages that wait to be published, see `settled.outbox_row`; sent ones are removed
@@ -157,6 +158,17 @@ CREATE TABLE settled_outbox_relay (
   pid INTEGER NOT NULL,
   until_us INTEGER NOT NULL,
   why TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+""",
+    """
+CREATE TABLE settled_pause (
+  consumer TEXT NOT NULL,
+  topic TEXT NOT NULL,
+  partition INTEGER NOT NULL,
+  reason TEXT NOT NULL,
+  who TEXT NOT NULL,
+  paused_us INTEGER NOT NULL,
+  PRIMARY KEY (consumer, topic, partition)
 ) STRICT, WITHOUT ROWID;
 """,
 )
