@@ -25,7 +25,7 @@ PASSING_CLASSES = frozenset({"08", "40", "53", "57", "58"})  # connection, rollb
 PASSING_STATES = frozenset({"55P03", "25P03", "25006", "40001", "40P01"})
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
 TABLES = (
-    "meta|consumer|topic|frontier|inbox|version|attempt|quarantine|quarantine_value|quarantine_note|gap|report"
+    "meta|consumer|topic|frontier|inbox|version|attempt|quarantine|quarantine_value|quarantine_note|gap|pause|report"
     "|external|outbox|outbox_bucket|outbox_relay"
 )
 _TABLE = re.compile(rf"\bsettled_({TABLES})\b")
