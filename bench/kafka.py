@@ -75,8 +75,8 @@ def publish(engine: KafkaEngine, name: str, made: Sequence[Message], warm: str) 
     """The same through settled, which gives each record a receipt."""
     own = [Message(topic=name, key=m.key, value=m.value, id=m.id, type=m.type) for m in made]
     producer = engine.producer(ProducerSpec())
-    for _ in range(PARTITIONS):
-        producer.send(Message(topic=warm, value=b""))
+    for partition in range(PARTITIONS):
+        producer.send(Message(topic=warm, id=f"warm-{partition}", value=b""))
     producer.flush(WAIT_S)
     began = time.perf_counter()
     for message in own:
