@@ -80,6 +80,13 @@ def test_foreign_headers_are_all_kept_and_never_stop_the_reader(found: list[tupl
         assert record.headers == tuple(found)
 
 
+@pytest.mark.parametrize("junk", [None, b"", b"\xff\xfe", b"a\0b", b"x" * 5000])
+@pytest.mark.parametrize("rest", [[], [("ce_type", b"T"), ("ce_specversion", b"1.0"), ("ce_source", b"/orders")]])
+def test_a_forged_block_with_an_id_that_no_store_could_keep(junk: bytes | None, rest: list[tuple[str, bytes]]) -> None:
+    found = carried([("settled", str(len(rest) + 1).encode()), ("ce_id", junk), *rest])
+    assert (found.id, found.type) == ("orders/3/42", "T" if rest else None)
+
+
 def test_a_record_without_an_id_is_named_by_its_place() -> None:
     assert [carried(none).id for none in (None, [])] == ["orders/3/42"] * 2
     assert carried([("ce_id", b"")]).id == carried([("ce_id", b"\xff")]).id == "orders/3/42"

@@ -22,7 +22,7 @@ VERSION = "ce_settledversion"  # the version of the key's aggregate, a decimal n
 TIME_US = "ce_settledtimeus"  # an event time outside the years 1 to 9999, in microseconds since 1970
 
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999  # the years 1 to 9999
-_ONLY_ID = (MARK, b"1")
+_ONLY_ID, _ID_AND_TYPE = (MARK, b"1"), (MARK, b"4")
 
 
 def headers_of(message: Message) -> list[Pair]:
@@ -56,22 +56,33 @@ def headers_of(message: Message) -> list[Pair]:
 def records_of(messages: list[Any], topic: str, partition: int) -> tuple[list[Record], list[int]]:
     """The records that messages of confluent_kafka are, all of one partition, and each one's `Record.size`.
 
-    Every record goes through this loop: it does the usual one, whose only header is the id, in place.
+    Every record goes through this loop: it does the usual ones, of which only an id, or an id and a type, are said, in
+    place.
     """
     records: list[Record] = []
     sizes: list[int] = []
+    types: dict[bytes | None, str | None] = {}
+    event = [(SPECVERSION, b"1.0"), (SOURCE, f"/{topic}".encode())]
     for message in messages:
-        headers = message.headers()
-        if headers is not None and len(headers) == 2 and headers[0] == _ONLY_ID and headers[1][0] == ID:
+        headers: list[Any] = message.headers() or []
+        count, name, raw, type_ = len(headers), "", b"", None
+        if count == 2 and headers[0] == _ONLY_ID:
+            name, raw = headers[1]
+        elif count == 5 and headers[0] == _ID_AND_TYPE and headers[2][0] == TYPE and headers[3:] == event:
+            name, raw = headers[1]
+            said = headers[2][1]
+            if said not in types:
+                types[said] = _text(said)
+            type_ = types[said]
+        if raw and name == ID and len(raw) <= MAX_ID_BYTES and raw.isascii() and b"\0" not in raw:
             kind, stamp = message.timestamp()
             key, value, size = message.key(), message.value(), RECORD_OVERHEAD
             if key is not None:
                 size += len(key)
             if value is not None:
                 size += len(value)
-            ident, accepted = headers[1][1].decode(), stamp * 1000 if kind else 0
-            offset = message.offset()
-            record = Record(topic, partition, offset, key, value, (), ident, None, None, None, None, None, accepted)
+            ident, accepted, offset = raw.decode(), stamp * 1000 if kind else 0, message.offset()
+            record = Record(topic, partition, offset, key, value, (), ident, type_, None, None, None, None, accepted)
         else:
             record = record_of(message, topic, partition)
             size = record.size
