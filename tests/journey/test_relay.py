@@ -117,6 +117,20 @@ def test_b012_a_poison_row_is_parked_and_blocks_its_own_key_only(bench: RelayBen
     assert bench.empty()
 
 
+def test_what_was_read_ahead_is_not_sent_past_a_refusal(bench: RelayBench) -> None:
+    """In a backlog the next rows are read while these are published: one of these is refused, one of those is of its
+    key."""
+    bench.topic(max_message_bytes=1000)
+    keys = [b"held" if number in (3, 12, 25, 26) else b"k%d" % number for number in range(40)]
+    bench.put(*(message(f"e-{n}", key, value=b"x" * (5000 if n == 3 else 10)) for n, key in enumerate(keys)))
+    with bench.relaying(rows=10, batch=5, attempts=2, first_s=2.0, most_s=2.0):
+        until(lambda: len(bench.ids()) == 36)
+        assert not [record for record in bench.records() if record.key == b"held"]
+        until(lambda: len(bench.ids()) == 39)  # the refused row is parked
+    assert [record.id for record in bench.records() if record.key == b"held"] == ["e-12", "e-25", "e-26"]
+    assert bench.empty()
+
+
 def test_b014_a_row_for_a_topic_that_is_not_there_waits_for_it(bench: RelayBench) -> None:
     bench.topic("other")
     bench.put(message("e-0", topic="t"), message("o-0", topic="other"))

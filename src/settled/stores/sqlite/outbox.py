@@ -46,13 +46,15 @@ class SqliteOutbox(SqlOutbox):
             if failing:
                 sql += NOT_BEHIND
                 params += [self._reader.now()] * 2
-            if but and max(but) - min(but) >= len(but):
+            end = " ORDER BY o.seq LIMIT ?"
+            if not but:
+                return self._read(sql + end, [*params, rows], bytes)
+            if max(but) - min(but) >= len(but):
                 sql += " AND o.seq NOT IN (SELECT value FROM json_each(?))"
-                params.append(_as_json(but))
-            elif but:  # nothing stands between them
-                sql += " AND o.seq NOT BETWEEN ? AND ?"
-                params += [min(but), max(but)]
-            return self._read(f"{sql} ORDER BY o.seq LIMIT ?", [*params, rows], bytes)
+                return self._read(sql + end, [*params, _as_json(but), rows], bytes)
+            # Nothing stands between them: before them, else behind them, and their pages are not read again.
+            before = self._read(f"{sql} AND o.seq < ?{end}", [*params, min(but), rows], bytes)
+            return before or self._read(f"{sql} AND o.seq > ?{end}", [*params, max(but), rows], bytes)
 
     def _read(self, sql: str, params: list[Any], most: int) -> list[OutboxRow]:
         taken: list[tuple[Any, ...]] = []
