@@ -244,7 +244,8 @@ class Consumer(Protocol):
         """Fetch the assigned partition from `offset` on.
 
         `witness` is (offset, fingerprint) as a Fetched brought them before. Raises HistoryLost when the log's content
-        up to there is not what it was, or the log ends before `offset`. Needs `witness` to tell the former.
+        up to there is not what it was, or the log ends before `offset`; needs `witness` to tell the former. Raises
+        Fenced when the partition is not this member's, or not any more.
         """
         ...
 

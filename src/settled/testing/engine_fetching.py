@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import pytest
 
 from settled.engine import Engine
-from settled.errors import Damaged, HistoryLost
+from settled.errors import Damaged, Fenced, HistoryLost
 from settled.testing.engine_tools import (
     EngineFactory,
     Member,
@@ -63,6 +63,15 @@ class FetchCases:
         member.poll(records=0)
         assert member.fetched == []
         member.receives(1)
+        member.consumer.close()
+
+    def test_what_is_not_this_members_is_not_started(self, engine: Engine) -> None:
+        """It may have been lost since it was announced: an owner gives it up, as when it is fenced."""
+        make_topic(engine, 2)
+        member = Member(engine)
+        member.owns(2)
+        with pytest.raises(Fenced):
+            member.consumer.start(names.topic, 2, 0)
         member.consumer.close()
 
     def test_targets_bound_what_is_fetched(self, engine: Engine) -> None:

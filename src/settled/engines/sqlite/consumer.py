@@ -15,7 +15,7 @@ from settled.engines.sqlite.heartbeat import Heartbeat
 from settled.engines.sqlite.membership import Membership
 from settled.engines.sqlite.reading import Cursor
 from settled.engines.sqlite.wake import Waiter, Waker, wake_folder
-from settled.errors import ContractError, Damaged, HistoryLost, SettledError
+from settled.errors import ContractError, Damaged, Fenced, HistoryLost, SettledError
 
 
 class _Lane:
@@ -88,7 +88,7 @@ class SqliteConsumer:
     def start(self, topic: str, partition: int, offset: int, *, witness: tuple[int, bytes] | None = None) -> None:
         lane = self._lanes.get((topic, partition))
         if lane is None:
-            raise ContractError(f"{topic}/{partition} is not assigned to this member", field="partition")
+            raise Fenced(f"{topic}/{partition} is no longer this member's", hint="stop working on it")
         cursor = Cursor(self._membership.topics[topic], partition, offset)
         reading.check_start(self._database, cursor, witness)
         lane.cursor = cursor
