@@ -117,9 +117,8 @@ def test_b012_a_poison_row_is_parked_and_blocks_its_own_key_only(bench: RelayBen
     assert bench.empty()
 
 
-def test_what_was_read_ahead_is_not_sent_past_a_refusal(bench: RelayBench) -> None:
-    """In a backlog the next rows are read while these are published: one of these is refused, one of those is of its
-    key."""
+def test_a_refused_row_holds_back_its_key_in_every_later_batch(bench: RelayBench) -> None:
+    """Some of its key are in the same batch, some are read in later passes, while what was sent is being removed."""
     bench.topic(max_message_bytes=1000)
     keys = [b"held" if number in (3, 12, 25, 26) else b"k%d" % number for number in range(40)]
     bench.put(*(message(f"e-{n}", key, value=b"x" * (5000 if n == 3 else 10)) for n, key in enumerate(keys)))

@@ -13,7 +13,7 @@ class RelayPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How a relay works.
 
     rate             at most so many rows a second, none: as fast as it goes; per relay
-    rows, bytes      at most so much is read at a time; in a backlog the next so much is read meanwhile
+    rows, bytes      at most so much is read, and held in memory, at a time
     batch            so many rows go to the engine in one batch
     attempts         refusals after which a row is parked
     first_s, most_s  the delay after the first refusal, doubled for each further one up to `most_s`

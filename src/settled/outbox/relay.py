@@ -26,7 +26,6 @@ from settled.errors import SettledError, Unavailable
 from settled.events import Events, Relayed, RelayStateChanged, RowRefused
 from settled.outbox.pace import Pace
 from settled.outbox.policy import RelayPolicy, check
-from settled.outbox.reading import Reading
 from settled.record import Message
 from settled.store import OutboxRow, RowFailure, Store
 from settled.token_form import token_of
@@ -62,7 +61,6 @@ class Relay:
         self._identities: dict[str, str] = {}  # of topics, for tokens
         self._stop = threading.Event()
         self._pace = Pace(self.policy.rate, self._pause)
-        self._reading = Reading(lambda: self._store.outbox)
         self._producer: Producer | None = None
         self._held: dict[int, int] = {}
         self._hold_next = self._alive_next = 0.0
@@ -136,14 +134,11 @@ class Relay:
         """Read, publish, write down. Returns how many rows were dealt with."""
         policy, held, before = self.policy, self._held, self.relayed + self.refused
         most = policy.rows if policy.rate is None else min(policy.rows, max(1, int(policy.rate)))
-        rows = self._reading.take(held, rows=most, bytes=policy.bytes, but=self._leaving)
+        rows = self._store.outbox.pending(held, rows=most, bytes=policy.bytes, but=self._leaving)
         if not rows:
             self._write_down()
             return 0
         windows.reach("relay-read")
-        backlog = policy.rate is None and 2 * len(rows) > policy.rows
-        if backlog:
-            self._reading.start(held, rows=most, bytes=policy.bytes, but=[*self._leaving, *(row.seq for row in rows)])
         began = time.perf_counter()
         blocked: set[Key] = set()
         step = min(policy.batch, self._pace.step or policy.batch)
@@ -155,10 +150,7 @@ class Relay:
                 break
             self._publish(batch, blocked)
         windows.reach("relay-sent")
-        through = len(self._unmarked) == len(rows) and not self._unwritten and self._held == held
-        if not through:
-            self._reading.drop()
-        if backlog and through:
+        if policy.rate is None and 2 * len(self._unmarked) > policy.rows and not self._unwritten:
             self._remove_beside()
         else:
             self._write_down()
@@ -306,7 +298,6 @@ class Relay:
 
     def _wait_out(self, outage: Unavailable) -> None:
         """Wait with growing distances; rows stay pending and no attempt is counted."""
-        self._reading.drop()
         if not self._why:
             self._tell("waiting", outage.message)
         self._why = outage.message
@@ -346,7 +337,6 @@ class Relay:
         except Unavailable as outage:
             log.info("relay %s leaves without saying so: %s", self.name, outage)
         finally:
-            self._reading.close()
             self._beside.shutdown()
             if producer is not None:
                 _close(producer)
