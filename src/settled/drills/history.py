@@ -77,18 +77,18 @@ class Writer:
         event.t, event.pid = event.t or time.monotonic(), event.pid or self._pid
         line = _encoder.encode(event) + b"\n"
         with self._lock:
-            while not self._written(line):
+            while line := line[self._written(line) :]:
                 time.sleep(FULL_S)
 
-    def _written(self, line: bytes) -> bool:
-        """False while the disk is full: that is the drill's own fault to bear, and never the handler's."""
+    def _written(self, line: bytes) -> int:
+        """How many bytes of it: a full disk may take a part. That is the drill's own fault to bear, never the
+        handler's."""
         try:
-            os.write(self._file, line)
+            return os.write(self._file, line)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EFBIG):
                 raise
-            return False
-        return True
+            return 0
 
     def write_all(self, events: Iterable[Event]) -> None:
         for event in events:
