@@ -51,8 +51,8 @@ class InFlight:
 class GroupSize:
     """How many records one transaction takes: adaptive, so that its work stays near the target time.
 
-    Starts at one record, grows to eight times the size while the work takes less than a sixteenth of the target, doubles
-    while it takes less than half, and follows the measured cost of a record beyond that. What a commit costs by itself does not count: the slower it is, the larger a group must be.
+    Starts at one record, doubles while the work takes less than half the target, and follows the measured cost of a
+    record beyond that. What a commit costs by itself does not count: the slower it is, the larger a group must be.
     """
 
     def __init__(self, most: int, target_s: float, *, fixed: bool = False) -> None:
@@ -68,7 +68,7 @@ class GroupSize:
             fitting = int(records * self.target_s / seconds)
             self.size = max(1, min(self.size, fitting))
         elif records >= self.size and seconds < self.target_s / 2:
-            self.size = min(self.most, self.size * (8 if seconds < self.target_s / 16 else 2))
+            self.size = min(self.most, self.size * 2)
         elif records >= self.size:
             self.size = min(self.most, max(self.size, int(records * self.target_s / max(seconds, 1e-6))))
 
