@@ -161,7 +161,7 @@ def drain(place: str, rate: str) -> None:
 
         def look() -> None:
             while relay.relayed < total:
-                moments.append((time.monotonic(), relay.relayed, _peak_mb()))
+                moments.append((time.monotonic(), relay.relayed, runs.peak_mb()))
                 time.sleep(0.2)
 
         watcher = threading.Thread(target=look, daemon=True)
@@ -192,12 +192,6 @@ def drain(place: str, rate: str) -> None:
             }
         )
     )
-
-
-def _peak_mb() -> float:
-    """Of this program alone; `getrusage` counts what its parent had too."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
 if __name__ == "__main__":
