@@ -318,6 +318,7 @@ def test_waiting_ends_when_rows_come(store: Store) -> None:
     found = threading.Event()
     box = store.outbox
     held = box.hold("r", lease_s=60)
+    box.wait("r", 0)  # has said that it waits: what is inserted from now on wakes it
 
     def relay() -> None:
         while not box.pending(held, rows=10, bytes=1000):
@@ -327,7 +328,7 @@ def test_waiting_ends_when_rows_come(store: Store) -> None:
     waiting = threading.Thread(target=relay)
     waiting.start()
     put(store, message("a1"))
-    assert found.wait(20)
+    assert found.wait(50)
     waiting.join()
 
 

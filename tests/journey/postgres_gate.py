@@ -3,6 +3,7 @@ before or just after a message that holds certain bytes reaches the server."""
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from pathlib import Path
@@ -78,10 +79,11 @@ class Gate:
             if cut is not None and cut[0] in data:
                 self._cut = None
                 self.cuts += 1
-                client.shutdown(socket.SHUT_RDWR)  # whatever the server answers finds nobody
+                _end(client)  # whatever the server answers finds nobody; it may have gone by itself
                 if cut[1]:
-                    server.sendall(data)
-                    server.shutdown(socket.SHUT_WR)
+                    with contextlib.suppress(OSError):
+                        server.sendall(data)
+                        server.shutdown(socket.SHUT_WR)
                     return
                 break
             try:

@@ -29,7 +29,7 @@ from settled.engine import (
     TopicInfo,
     TopicSpec,
 )
-from settled.errors import Fenced
+from settled.errors import Fenced, Unavailable
 from settled.record import Message, Record
 
 TOPIC, GROUP = "orders", "inventory"
@@ -143,10 +143,10 @@ class Member:
                 self.stopped.append(news)
 
     def _begin(self, topic: str, partition: int) -> None:
-        """Start it, as a worker does: one that went to another member meanwhile is given back."""
+        """Start it, as a worker does: one that went to another member meanwhile, or was not noted, is given back."""
         try:
             self.consumer.start(topic, partition, self._start)
-        except Fenced:
+        except (Fenced, Unavailable):
             self.owned.pop((topic, partition), None)
             self.consumer.release(topic, partition, clean=False)
 
@@ -165,7 +165,7 @@ def share_out(members: list[Member], condition: Callable[[], bool], what: str) -
 _MEMBER = """
 import importlib, json, sys
 from settled.engine import Assigned, ConsumerGroup, Fetched, Lost, Revoking
-from settled.errors import Fenced
+from settled.errors import Fenced, Unavailable
 module, name, url, topic, group, member, lease = sys.argv[1:]
 engine = getattr(importlib.import_module(module), name)(url)
 consumer = engine.consumer(ConsumerGroup(group=group, topics=(topic,), lease_s=float(lease), member=member or None))
@@ -178,7 +178,7 @@ while True:
         if isinstance(news, Assigned):
             try:
                 consumer.start(news.topic, news.partition, 0)
-            except Fenced:
+            except (Fenced, Unavailable):
                 consumer.release(news.topic, news.partition, clean=False)
                 continue
             say(kind=kind, partition=news.partition, epoch=news.epoch, clean=news.clean)

@@ -56,7 +56,8 @@ def made(name: str, **config: Any) -> str:
     settings = {"retention.ms": "-1", **config}
     topic = NewTopic(name, num_partitions=partitions, replication_factor=replicas, config=settings)
     raw().create_topics([topic])[name].result(30)
-    until(lambda: name in raw().list_topics(timeout=30).topics)
+    brokers = [AdminClient({"bootstrap.servers": one, **QUIET}) for one in bootstrap().split(",")]
+    until(lambda: all(name in broker.list_topics(timeout=30).topics for broker in brokers))
     return name
 
 
