@@ -16,6 +16,7 @@ from settled.record import Message, Record
 Durability = Literal["memory", "local", "committed"]
 Compression = Literal["none", "zstd"]
 Start = Literal["earliest", "latest"]
+Form = Literal["queue", "pubsub", "log", "notification"]
 Partition = tuple[str, int]  # topic, number
 
 
@@ -23,7 +24,9 @@ class Capabilities(msgspec.Struct, frozen=True):
     """What an engine can keep. Read by the runtime, and tested both ways by the conformance suite."""
 
     durability: frozenset[Durability]
-    forms: frozenset[str] = frozenset({"log"})
+    forms: frozenset[Form] = frozenset({"log"})
+    scheduling: bool = False  # a queue obeys not-before, priority and tenant, see `settled.scheduling`
+    compaction: bool = False  # a log can keep the newest record of each key
     null_headers: bool = True  # header values may be none
     repeated_headers: bool = True  # header names may repeat
     producer_resume: bool = False  # a named producer can ask how far it came
@@ -37,9 +40,18 @@ class TopicSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     `replicas` and `min_isr` (how many of them must hold a record before it is accepted) none: the engine's own choice.
     An engine with one copy of the log reads neither.
+
+    form         who owns a record. In a queue one of the members does, whichever is free, and a partition is a slot:
+                 the work that one member has claimed. Offsets number the claims of a slot, and the frontier passes what
+                 is settled of them; the pool of what nobody has claimed is told by `TopicInfo.queue`
+    compact      keep the newest record of each key at least; older ones may go once all active groups are past them
+    tombstone_s  how long a record without a value, the newest of its key, stays after that; then the key is forgotten
     """
 
     name: str
+    form: Form = "log"
+    compact: bool = False
+    tombstone_s: float = 86_400.0
     partitions: int = 1
     retention_s: float | None = None
     retention_bytes: int | None = None
@@ -64,6 +76,18 @@ class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     exact: bool = True
 
 
+class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a queue holds. Ready: free to be claimed; scheduled: not due yet; claimed: in a slot and not settled, as far
+    as the engine was told. None where the engine does not tell."""
+
+    ready: int
+    scheduled: int | None
+    claimed: int
+    bytes: int | None = None  # expanded, of what is ready or scheduled
+    oldest_us: int | None = None  # accepted time of the oldest that is ready
+    next_due_us: int | None = None  # when the first of the scheduled is due
+
+
 class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
     """`spec` is the topic as it is. `notes` say in words what of it weakens a promise and is no part of a spec."""
 
@@ -71,6 +95,7 @@ class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
     identity: str  # names this incarnation of the topic; another after it was deleted and made anew
     partitions: list[PartitionInfo]
     notes: tuple[str, ...] = ()
+    queue: QueueInfo | None = None  # of a queue
 
 
 class MemberInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -286,11 +311,13 @@ class Consumer(Protocol):
 
 class ConsumerGroup(msgspec.Struct, frozen=True, kw_only=True):
     """What a member joins with. `lease_s`: how long the engine waits for a silent member before it gives its
-    partitions to others, by the engine's clock."""
+    partitions to others, by the engine's clock. `ordered`: of a queue, the records of one key are claimed into one
+    slot at a time, in order."""
 
     group: str
     topics: tuple[str, ...]
     lease_s: float = 10.0
+    ordered: bool = True
     member: str | None = None  # a name for people; ownership never rests on it
 
 

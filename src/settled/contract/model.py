@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from settled.contract import kinds, show
-from settled.engine import Compression, Durability, Start
+from settled.engine import Compression, Durability, Form, Start
 from settled.errors import ContractError
 from settled.record import checked_name
 
@@ -32,7 +32,6 @@ Text = Annotated[str, kinds.TEXT]
 TypeName = Annotated[str, kinds.TYPE_NAME]
 
 Mode = Literal["at-most-once", "at-least-once", "effectively-once"]
-Form = Literal["queue", "pubsub", "log", "notification"]
 Signal = Literal["oldest_age", "effect_p99", "publish_p99"]
 
 

@@ -14,6 +14,7 @@ def topic_spec(contract: Contract) -> TopicSpec:
     """The topic, as `Engine.ensure_topic` takes it."""
     return TopicSpec(
         name=contract.transport.topic,
+        form=contract.transport.form,
         partitions=contract.transport.partitions,
         retention_s=contract.retention.age,
         retention_bytes=contract.retention.bytes,
@@ -42,6 +43,7 @@ def consumer_group(contract: Contract, member: str | None = None) -> ConsumerGro
         group=contract.delivery.group,
         topics=(contract.transport.topic,),
         lease_s=contract.delivery.lease,
+        ordered=contract.delivery.ordering == "key",
         member=member,
     )
 

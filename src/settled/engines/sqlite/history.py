@@ -131,10 +131,10 @@ def _database(path: Path, busy_s: float) -> Database:
 def _checked(database: Database, mark: tip.Mark | None) -> Opened:
     path = database.path
     with database.reading() as connection:
-        found = schema.exists(connection)
-    if not found:
-        if mark is not None:
-            raise HistoryLost(f"{path} holds no log, its tip {tip.tip_path(path).name} says it did", hint=_REMEDY)
+        found = schema.version(connection)
+    if not found and mark is not None:
+        raise HistoryLost(f"{path} holds no log, its tip {tip.tip_path(path).name} says it did", hint=_REMEDY)
+    if found < schema.VERSION:
         with database.raw(durable=True) as connection:
             schema.create(connection)
         sqlite.sync_folder(path.parent)

@@ -20,7 +20,7 @@ def maintain(database: Database, *, force: bool) -> dict[str, int]:
     with database.reading() as connection:
         topics = connection.execute(
             "SELECT id, name, retention_us, retention_bytes FROM log_topic "
-            "WHERE retention_us IS NOT NULL OR retention_bytes IS NOT NULL"
+            "WHERE (retention_us IS NOT NULL OR retention_bytes IS NOT NULL) AND form <> 'queue'"
         ).fetchall()
     for topic, name, age_us, stored in topics:
         count = 0

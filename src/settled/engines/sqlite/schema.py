@@ -12,7 +12,7 @@ from settled import clock
 from settled.engines.sqlite.database import Connection
 from settled.errors import Refused
 
-VERSION = 1
+VERSION = 2
 
 _TABLES = (
     """CREATE TABLE log_meta (
@@ -112,30 +112,73 @@ _TABLES = (
     ) STRICT, WITHOUT ROWID""",
 )
 
+# What each later version added; a new file runs them all.
+_STEPS: dict[int, tuple[str, ...]] = {
+    2: (
+        "ALTER TABLE log_topic ADD COLUMN form TEXT NOT NULL DEFAULT 'log'",
+        "ALTER TABLE log_topic ADD COLUMN compact INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE log_topic ADD COLUMN tombstone_us INTEGER NOT NULL DEFAULT 86400000000",
+        """CREATE TABLE log_item (
+            seq INTEGER PRIMARY KEY,         -- in the order of acceptance
+            topic INTEGER NOT NULL,
+            batch INTEGER NOT NULL,          -- the log_batch that holds the record, and its place in it from 0
+            place INTEGER NOT NULL,
+            key INTEGER,                     -- a hash of the record's key; none: it has none
+            tenant BLOB NOT NULL,
+            priority INTEGER NOT NULL,
+            due_us INTEGER NOT NULL,         -- 0: ready
+            size INTEGER NOT NULL,           -- expanded bytes, about
+            slot INTEGER,                    -- who claimed it, and the number of the claim there; none: nobody
+            claim INTEGER
+        ) STRICT""",
+        "CREATE INDEX log_item_ready ON log_item (topic, tenant, priority DESC, seq) WHERE slot IS NULL AND due_us = 0",
+        "CREATE INDEX log_item_due ON log_item (topic, due_us) WHERE slot IS NULL AND due_us > 0",
+        "CREATE INDEX log_item_claim ON log_item (topic, slot, claim) WHERE slot IS NOT NULL",
+        "CREATE INDEX log_item_key ON log_item (topic, key) WHERE slot IS NOT NULL AND key IS NOT NULL",
+        """CREATE TABLE log_slot (
+            topic INTEGER NOT NULL,
+            slot INTEGER NOT NULL,
+            first INTEGER NOT NULL,          -- claims below are settled
+            next INTEGER NOT NULL,           -- the number of the next claim; never goes back
+            PRIMARY KEY (topic, slot)
+        ) STRICT, WITHOUT ROWID""",
+        """CREATE TABLE log_left (
+            batch INTEGER PRIMARY KEY,       -- a batch of a queue; it goes when none of its records is left
+            records INTEGER NOT NULL
+        ) STRICT""",
+    ),
+}
 
-def exists(connection: Connection) -> bool:
-    """Whether the file holds a log. Raises Refused for one of a newer release."""
+
+def version(connection: Connection) -> int:
+    """The version of the log that the file holds, 0: none. Raises Refused for one of a newer release."""
     if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'log_meta'").fetchall():
-        return False
-    version = connection.execute("SELECT version FROM log_meta").fetchall()[0][0]
-    if version > VERSION:
+        return 0
+    found = int(connection.execute("SELECT version FROM log_meta").fetchall()[0][0])
+    if found > VERSION:
         raise Refused(
-            f"the log has schema version {version}; this release knows versions up to {VERSION}",
+            f"the log has schema version {found}; this release knows versions up to {VERSION}",
             hint="run the newer release of settled that wrote it, or another log file",
         )
-    return True
+    return found
 
 
 def create(connection: apsw.Connection) -> None:
-    """Make the tables unless another process just did. The caller's connection must sync its commits."""
+    """Make the tables, or bring them up to date, unless another process just did. The caller's connection must sync
+    its commits."""
     connection.execute("BEGIN IMMEDIATE")
     try:
-        if not exists(connection):
+        found = version(connection)
+        if not found:
             for statement in _TABLES:
                 connection.execute(statement)
             connection.execute(
-                "INSERT INTO log_meta VALUES (1, ?, ?, 0, -1, 0, 0, ?)", (VERSION, uuid.uuid4().bytes, clock.boot_id())
+                "INSERT INTO log_meta VALUES (1, 1, ?, 0, -1, 0, 0, ?)", (uuid.uuid4().bytes, clock.boot_id())
             )
+        for number in range(max(found, 1) + 1, VERSION + 1):
+            for statement in _STEPS[number]:
+                connection.execute(statement)
+        connection.execute("UPDATE log_meta SET version = ?", (VERSION,))
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:

@@ -27,17 +27,26 @@ class Topic(msgspec.Struct, frozen=True):
     max_message_bytes: int
     parts: tuple[int, ...]
     raw_identity: bytes
+    queue: bool = False
 
 
 def find(connection: Connection, name: str, limit: int) -> Topic | None:
     rows = connection.execute(
-        "SELECT id, identity, max_message_bytes FROM log_topic WHERE name = ?", (name,)
+        "SELECT id, identity, max_message_bytes, form FROM log_topic WHERE name = ?", (name,)
     ).fetchall()
     if not rows:
         return None
-    topic, identity, own_limit = rows[0]
+    topic, identity, own_limit, form = rows[0]
     parts = connection.execute("SELECT id FROM log_partition WHERE topic = ? ORDER BY number", (topic,)).fetchall()
-    return Topic(topic, name, identity, own_limit or limit, tuple(part for (part,) in parts), uuid.UUID(identity).bytes)
+    return Topic(
+        topic,
+        name,
+        identity,
+        own_limit or limit,
+        tuple(part for (part,) in parts),
+        uuid.UUID(identity).bytes,
+        form == "queue",
+    )
 
 
 def require(database: Database, name: str, limit: int) -> Topic:
@@ -61,10 +70,11 @@ def ensure(database: Database, spec: TopicSpec, limit: int) -> TopicInfo:
             found = _describe(connection, spec.name)
             if not found:
                 _create(connection, spec)
-            elif found[0].spec.partitions == spec.partitions:
+            elif _fits(found[0].spec, spec):
                 connection.execute(
-                    "UPDATE log_topic SET retention_us = ?, retention_bytes = ?, max_message_bytes = ? WHERE name = ?",
-                    (_to_us(spec.retention_s), spec.retention_bytes, spec.max_message_bytes, spec.name),
+                    "UPDATE log_topic SET retention_us = ?, retention_bytes = ?, max_message_bytes = ?, form = ?, "
+                    "compact = ?, tombstone_us = ? WHERE name = ?",
+                    (*_settings(spec), spec.name),
                 )
                 connection.execute("UPDATE log_meta SET topics = topics + 1")
             found = _describe(connection, spec.name)
@@ -75,7 +85,19 @@ def ensure(database: Database, spec: TopicSpec, limit: int) -> TopicInfo:
             value=spec.partitions,
             hint="keep the number it has; growing a topic moves keys to other partitions and is a step of its own",
         )
+    if not _fits(found[0].spec, spec):
+        raise ContractError(
+            f"topic {spec.name!r} has the form {found[0].spec.form}, not {spec.form}",
+            field="form",
+            value=spec.form,
+            hint="a queue keeps its records otherwise than a log: give the other form a topic of its own",
+        )
     return found[0]
+
+
+def _fits(there: TopicSpec, spec: TopicSpec) -> bool:
+    """Whether the topic can take on the spec. Forms that read a log share it; a queue is another thing."""
+    return there.partitions == spec.partitions and (there.form == "queue") == (spec.form == "queue")
 
 
 def grow(database: Database, name: str, partitions: int) -> None:
@@ -108,7 +130,8 @@ def describe(database: Database, names: Collection[str] | None = None) -> list[T
 
 def _describe(connection: Connection, name: str | None) -> list[TopicInfo]:
     topics = connection.execute(
-        "SELECT id, name, identity, partitions, retention_us, retention_bytes, max_message_bytes FROM log_topic "
+        "SELECT id, name, identity, partitions, retention_us, retention_bytes, max_message_bytes, form, compact, "
+        "tombstone_us FROM log_topic "
         "WHERE ?1 IS NULL OR name = ?1 ORDER BY name",
         (name,),
     ).fetchall()
@@ -116,7 +139,7 @@ def _describe(connection: Connection, name: str | None) -> list[TopicInfo]:
 
 
 def _info(connection: Connection, topic: int, name: str, identity: str, count: int, *bounds: Any) -> TopicInfo:
-    age_us, stored, limit = bounds
+    age_us, stored, limit, form, compact, tombstone_us = bounds
     rows = connection.execute(
         "SELECT number, begin, next, records, bytes, stored, (SELECT accepted_us FROM log_batch WHERE part = p.id "
         "ORDER BY base LIMIT 1) FROM log_partition p WHERE topic = ? ORDER BY number",
@@ -128,6 +151,9 @@ def _info(connection: Connection, topic: int, name: str, identity: str, count: i
         retention_s=None if age_us is None else age_us / _US,
         retention_bytes=stored,
         max_message_bytes=limit,
+        form=form,
+        compact=bool(compact),
+        tombstone_s=tombstone_us / _US,
     )
     infos = [
         PartitionInfo(
@@ -141,19 +167,24 @@ def _info(connection: Connection, topic: int, name: str, identity: str, count: i
 def _create(connection: Connection, spec: TopicSpec) -> None:
     identity = str(uuid.uuid4())
     rows = connection.execute(
-        "INSERT INTO log_topic (name, identity, partitions, retention_us, retention_bytes, max_message_bytes) "
-        "VALUES (?, ?, ?, ?, ?, ?) RETURNING id",
-        (
-            spec.name,
-            identity,
-            spec.partitions,
-            _to_us(spec.retention_s),
-            spec.retention_bytes,
-            spec.max_message_bytes,
-        ),
+        "INSERT INTO log_topic (name, identity, partitions, retention_us, retention_bytes, max_message_bytes, form, "
+        "compact, tombstone_us) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
+        (spec.name, identity, spec.partitions, *_settings(spec)),
     ).fetchall()
     _add_partitions(connection, rows[0][0], identity, range(spec.partitions))
     connection.execute("UPDATE log_meta SET topics = topics + 1")
+
+
+def _settings(spec: TopicSpec) -> tuple[Any, ...]:
+    """What an existing topic takes on, in the order of its columns."""
+    return (
+        _to_us(spec.retention_s),
+        spec.retention_bytes,
+        spec.max_message_bytes,
+        spec.form,
+        spec.compact,
+        round(spec.tombstone_s * _US),
+    )
 
 
 def _add_partitions(connection: Connection, topic: int, identity: str, numbers: range) -> None:
