@@ -27,6 +27,7 @@ class Capabilities(msgspec.Struct, frozen=True):
     forms: frozenset[Form] = frozenset({"log"})
     scheduling: bool = False  # a queue obeys not-before, priority and tenant, see `settled.scheduling`
     compaction: bool = False  # a log can keep the newest record of each key
+    tails: bool = False  # `tail` reads without a group
     null_headers: bool = True  # header values may be none
     repeated_headers: bool = True  # header names may repeat
     producer_resume: bool = False  # a named producer can ask how far it came
@@ -321,6 +322,38 @@ class ConsumerGroup(msgspec.Struct, frozen=True, kw_only=True):
     member: str | None = None  # a name for people; ownership never rests on it
 
 
+class Tail(Protocol):
+    """A reader without a group: what it was given is written down nowhere. One thread owns it; only `wakeup` may be
+    called from others."""
+
+    @property
+    def missed(self) -> int:
+        """How many records passed that it was not given: exact where offsets have no holes, else at most so many."""
+        ...
+
+    @property
+    def position(self) -> str:
+        """Where it stands, behind all that `poll` returned; opaque, for `Engine.tail(after=...)`."""
+        ...
+
+    def poll(self, timeout: float, *, records: int, bytes: int) -> list[Record]:
+        """Wait up to `timeout` seconds for records and return them, of each partition in order; none, at once, when
+        `wakeup` was called or records were passed over (see `missed`). `records` and `bytes` bound it as in a consumer.
+
+        Raises Damaged for what cannot be read and HistoryLost for a log that is not what it was; either is met again
+        until another tail is opened.
+        """
+        ...
+
+    def wakeup(self) -> None:
+        """Any thread. Makes a running or the next `poll` return at once."""
+        ...
+
+    def close(self) -> None:
+        """Release everything. A second call does nothing."""
+        ...
+
+
 class Examined(msgspec.Struct, frozen=True, kw_only=True):
     """One thing looked at, for people. `remedy` is set when something is to be done."""
 
@@ -371,6 +404,16 @@ class Engine(Protocol):
 
     def consumer(self, group: ConsumerGroup) -> Consumer:
         """Join a group. Partitions come through `poll`. Raises ContractError for an unknown topic."""
+        ...
+
+    def tail(self, topic: str, *, after: str | None = None, behind: int = 100_000) -> Tail:
+        """Read what is accepted from the return of this call on, without a group; nothing is written for it.
+
+        With `after`, another tail's position, what passed since then counts as missed. A tail that is more than
+        `behind` records behind passes over them all, and counts them. Needs `tails`, else raises Unsupported; raises
+        ContractError for an unknown topic, a queue, or a text that is no position of this topic; HistoryLost for a
+        position in a topic that was made anew since, or went back.
+        """
         ...
 
     def maintain(self, *, force: bool = False) -> dict[str, int]:

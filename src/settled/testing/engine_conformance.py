@@ -19,14 +19,14 @@ import pytest
 
 from settled.engine import Engine, ProducerSpec
 from settled.errors import SettledError
-from settled.testing.engine_fetching import FetchCases
 from settled.testing.engine_groups import GroupCases
 from settled.testing.engine_producers import ProducerCases
 from settled.testing.engine_records import RecordCases
+from settled.testing.engine_tails import TailCases
 from settled.testing.engine_tools import EngineFactory, make_topic, message, names, publish
 
 
-class EngineConformance(RecordCases, ProducerCases, GroupCases, FetchCases):
+class EngineConformance(RecordCases, ProducerCases, GroupCases, TailCases):
     @pytest.fixture(autouse=True)
     def own_names(self) -> Iterator[None]:
         names.fresh()

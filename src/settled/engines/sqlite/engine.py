@@ -27,6 +27,7 @@ from settled.engines.sqlite.consumer import SqliteConsumer
 from settled.engines.sqlite.database import Connection
 from settled.engines.sqlite.history import open_log
 from settled.engines.sqlite.producer import SqliteProducer
+from settled.engines.sqlite.tail import SqliteTail
 from settled.engines.sqlite.wake import Waker, wake_folder
 from settled.errors import ContractError, SettledError, Unsupported
 from settled.record import Record, checked_name, checked_text
@@ -42,6 +43,8 @@ class SqliteEngine:
     name = "sqlite"
     capabilities = Capabilities(
         durability=frozenset({"memory", "local"}),
+        forms=frozenset({"log", "pubsub", "notification"}),
+        tails=True,
         producer_resume=True,
         witness=True,
         maintains=True,
@@ -59,6 +62,7 @@ class SqliteEngine:
         self._lock = threading.Lock()
         self._consumers: set[SqliteConsumer] = set()
         self._producers: set[SqliteProducer] = set()
+        self._tails: set[SqliteTail] = set()
         self._closed = False
 
     def ensure_topic(self, spec: TopicSpec) -> TopicInfo:
@@ -127,6 +131,28 @@ class SqliteEngine:
             self._consumers.add(consumer)
         return consumer
 
+    def tail(self, topic: str, *, after: str | None = None, behind: int = 100_000) -> SqliteTail:
+        found = topics.require(self._database, topic, MAX_MESSAGE_BYTES)
+        if found.queue:
+            raise ContractError(
+                f"topic {topic!r} is a queue: its records are their owner's alone",
+                field="topic",
+                value=topic,
+                hint="read a log, or claim from the queue as a member of its group",
+            )
+        tail = SqliteTail(
+            found,
+            self._database,
+            after=after,
+            behind=behind,
+            limit=MAX_MESSAGE_BYTES,
+            look_s=self._look_s,
+            closed=self._forget,
+        )
+        with self._lock:
+            self._tails.add(tail)
+        return tail
+
     def examine(self, spec: TopicSpec | None = None, durability: Durability = "memory") -> list[Examined]:
         """Opening it has compared the log with its tip: here is how far that reaches."""
         mark = tip.read(self._database.path)
@@ -142,7 +168,8 @@ class SqliteEngine:
             if self._closed:
                 return
             self._closed = True
-            members: list[SqliteProducer | SqliteConsumer] = [*self._producers, *self._consumers]
+            members: list[SqliteProducer | SqliteConsumer | SqliteTail]
+            members = [*self._producers, *self._consumers, *self._tails]
         for member in members:
             try:
                 member.close()
@@ -152,10 +179,11 @@ class SqliteEngine:
         self._database.close()
         self._tip.close()
 
-    def _forget(self, member: SqliteConsumer | SqliteProducer) -> None:
+    def _forget(self, member: SqliteConsumer | SqliteProducer | SqliteTail) -> None:
         with self._lock:
             self._consumers.discard(member)
             self._producers.discard(member)
+            self._tails.discard(member)
 
 
 def _group_info(connection: Connection, group: int, name: str) -> GroupInfo:
