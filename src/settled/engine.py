@@ -47,12 +47,14 @@ class TopicSpec(msgspec.Struct, frozen=True, kw_only=True):
                  is settled of them; the pool of what nobody has claimed is told by `TopicInfo.queue`
     compact      keep the newest record of each key at least; older ones may go once all active groups are past them
     tombstone_s  how long a record without a value, the newest of its key, stays after that; then the key is forgotten
+    pass_groups  compaction need not wait for groups: those that are behind see what is left
     """
 
     name: str
     form: Form = "log"
     compact: bool = False
     tombstone_s: float = 86_400.0
+    pass_groups: bool = False
     partitions: int = 1
     retention_s: float | None = None
     retention_bytes: int | None = None

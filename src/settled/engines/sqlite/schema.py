@@ -146,6 +146,18 @@ _STEPS: dict[int, tuple[str, ...]] = {
             batch INTEGER PRIMARY KEY,       -- a batch of a queue; it goes when none of its records is left
             records INTEGER NOT NULL
         ) STRICT""",
+        "ALTER TABLE log_topic ADD COLUMN pass_groups INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE log_batch ADD COLUMN kept INTEGER",  # of a compacted batch: the records left; none: all of them
+        "ALTER TABLE log_batch ADD COLUMN first_us INTEGER",  # of a compacted batch: when the first of them was accepted
+        "ALTER TABLE log_batch ADD COLUMN link BLOB",  # of a compacted batch: what ties it to the one before
+        """CREATE TABLE log_compaction (
+            part INTEGER PRIMARY KEY,
+            clean INTEGER NOT NULL,          -- no key stands twice below it
+            tombstone_us INTEGER,            -- accepted time of the oldest tombstone below it; none: there is none
+            holder TEXT NOT NULL,            -- who compacts it, until when: microseconds since boot
+            boot TEXT NOT NULL,
+            until_us INTEGER NOT NULL
+        ) STRICT""",
     ),
 }
 

@@ -73,7 +73,7 @@ def ensure(database: Database, spec: TopicSpec, limit: int) -> TopicInfo:
             elif _fits(found[0].spec, spec):
                 connection.execute(
                     "UPDATE log_topic SET retention_us = ?, retention_bytes = ?, max_message_bytes = ?, form = ?, "
-                    "compact = ?, tombstone_us = ? WHERE name = ?",
+                    "compact = ?, tombstone_us = ?, pass_groups = ? WHERE name = ?",
                     (*_settings(spec), spec.name),
                 )
                 connection.execute("UPDATE log_meta SET topics = topics + 1")
@@ -131,7 +131,7 @@ def describe(database: Database, names: Collection[str] | None = None) -> list[T
 def _describe(connection: Connection, name: str | None) -> list[TopicInfo]:
     topics = connection.execute(
         "SELECT id, name, identity, partitions, retention_us, retention_bytes, max_message_bytes, form, compact, "
-        "tombstone_us FROM log_topic "
+        "tombstone_us, pass_groups FROM log_topic "
         "WHERE ?1 IS NULL OR name = ?1 ORDER BY name",
         (name,),
     ).fetchall()
@@ -139,10 +139,11 @@ def _describe(connection: Connection, name: str | None) -> list[TopicInfo]:
 
 
 def _info(connection: Connection, topic: int, name: str, identity: str, count: int, *bounds: Any) -> TopicInfo:
-    age_us, stored, limit, form, compact, tombstone_us = bounds
+    age_us, stored, limit, form, compact, tombstone_us, pass_groups = bounds
     rows = connection.execute(
-        "SELECT number, begin, next, records, bytes, stored, (SELECT accepted_us FROM log_batch WHERE part = p.id "
-        "ORDER BY base LIMIT 1) FROM log_partition p WHERE topic = ? ORDER BY number",
+        "SELECT number, begin, next, records, bytes, stored, (SELECT coalesce(first_us, accepted_us) FROM "
+        "log_batch WHERE part = p.id AND kept IS NOT 0 ORDER BY base LIMIT 1) FROM log_partition p WHERE topic = ? "
+        "ORDER BY number",
         (topic,),
     ).fetchall()
     spec = TopicSpec(
@@ -154,6 +155,7 @@ def _info(connection: Connection, topic: int, name: str, identity: str, count: i
         form=form,
         compact=bool(compact),
         tombstone_s=tombstone_us / _US,
+        pass_groups=bool(pass_groups),
     )
     infos = [
         PartitionInfo(
@@ -168,7 +170,7 @@ def _create(connection: Connection, spec: TopicSpec) -> None:
     identity = str(uuid.uuid4())
     rows = connection.execute(
         "INSERT INTO log_topic (name, identity, partitions, retention_us, retention_bytes, max_message_bytes, form, "
-        "compact, tombstone_us) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
+        "compact, tombstone_us, pass_groups) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
         (spec.name, identity, spec.partitions, *_settings(spec)),
     ).fetchall()
     _add_partitions(connection, rows[0][0], identity, range(spec.partitions))
@@ -184,6 +186,7 @@ def _settings(spec: TopicSpec) -> tuple[Any, ...]:
         spec.form,
         spec.compact,
         round(spec.tombstone_s * _US),
+        spec.pass_groups,
     )
 
 
