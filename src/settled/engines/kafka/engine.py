@@ -6,6 +6,8 @@ import logging
 import threading
 from collections.abc import Collection, Sequence
 
+from confluent_kafka import KafkaError
+
 from settled.engine import (
     Capabilities,
     ConsumerGroup,
@@ -20,8 +22,10 @@ from settled.engines.kafka import config, examination, topic_settings
 from settled.engines.kafka.admin import Admin
 from settled.engines.kafka.announcing import Look
 from settled.engines.kafka.consumer import KafkaConsumer
+from settled.engines.kafka.faults import translate
 from settled.engines.kafka.producer import KafkaProducer, Target
 from settled.engines.kafka.records import records_of
+from settled.engines.kafka.tail import KafkaTail
 from settled.errors import ContractError, Refused, SettledError
 from settled.record import Record, checked_name, checked_text
 
@@ -34,6 +38,8 @@ class KafkaEngine:
     name = "kafka"
     capabilities = Capabilities(
         durability=frozenset({"memory", "local", "committed"}),
+        forms=frozenset({"log", "pubsub", "notification"}),
+        tails=True,
         max_message_bytes=topic_settings.MAX_MESSAGE_BYTES,
     )
 
@@ -43,7 +49,7 @@ class KafkaEngine:
         self._settings = config.parse(url)
         self._admin = Admin(self._settings)
         self._lock = threading.Lock()
-        self._members: set[KafkaConsumer | KafkaProducer] = set()
+        self._members: set[KafkaConsumer | KafkaProducer | KafkaTail] = set()
         self._closed = False
         self._admin.connect()
 
@@ -98,6 +104,26 @@ class KafkaEngine:
             self._members.add(consumer)
         return consumer
 
+    def tail(self, topic: str, *, after: str | None = None, behind: int = 100_000) -> KafkaTail:
+        self._open().description(topic)
+        self._admin.require_right(topic, "Read")
+
+        def translated(error: KafkaError, what: str) -> SettledError:
+            return translate(error, what, settings=self._settings, topic=topic, operation="Read")
+
+        tail = KafkaTail(
+            topic,
+            self._settings,
+            lambda: self._look(topic, None),
+            translated,
+            after=after,
+            behind=behind,
+            closed=self._forget,
+        )
+        with self._lock:
+            self._members.add(tail)
+        return tail
+
     def maintain(self, *, force: bool = False) -> dict[str, int]:
         """Nothing: the brokers apply retention themselves."""
         self._open()
@@ -129,12 +155,14 @@ class KafkaEngine:
         limit = found.spec.max_message_bytes or topic_settings.MAX_MESSAGE_BYTES
         return Target(name, found.spec.partitions, limit, limit + topic_settings.ROOM)
 
-    def _look(self, topic: str, numbers: Sequence[int]) -> Look:
+    def _look(self, topic: str, numbers: Sequence[int] | None) -> Look:
+        """Of these partitions, or of all."""
         admin = self._admin
         there = admin.description(topic)
+        numbers = range(len(there.partitions)) if numbers is None else numbers
         begins = admin.positions.begins(topic, numbers)
         return Look(str(there.topic_id), len(there.partitions), begins, admin.positions.ends(topic, numbers))
 
-    def _forget(self, member: KafkaConsumer | KafkaProducer) -> None:
+    def _forget(self, member: KafkaConsumer | KafkaProducer | KafkaTail) -> None:
         with self._lock:
             self._members.discard(member)

@@ -57,7 +57,7 @@ class Reader:
                 )
             message = consumer.poll(0.2)
             error = message.error() if message is not None else None
-            if message is None or (error is not None and _passing(error)):
+            if message is None or (error is not None and passing(error)):
                 continue
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
                 raise self._fault(error, topic)
@@ -90,7 +90,7 @@ class Reader:
         return self._consumer
 
 
-def _passing(error: KafkaError) -> bool:
+def passing(error: KafkaError) -> bool:
     """Whether the client goes on by itself: a broker that is away, a leader that moves."""
     return bool(error.retriable()) or error.code() in {
         KafkaError._TRANSPORT,
