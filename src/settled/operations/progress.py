@@ -16,6 +16,9 @@ def is_drained(engine: Engine, store: Store, contract: Contract) -> Callable[[],
     raises SettledError when all that is left is in partitions that people paused."""
     topic = contract.transport.topic
     consumer = specs.consumer_spec(contract).consumer
+    queued = any(info.queue is not None for info in engine.topics([topic]))
+    if queued:
+        return lambda: not _left_in_queue(engine, store, topic, consumer)
     wanted = {
         part.partition: part.end for info in engine.topics([topic]) for part in info.partitions if part.end > part.begin
     }
@@ -30,6 +33,27 @@ def is_drained(engine: Engine, store: Store, contract: Contract) -> Callable[[],
         return not left
 
     return drained
+
+
+def _left_in_queue(engine: Engine, store: Store, topic: str, consumer: str) -> int:
+    """How much of a queue is ready, or claimed and not settled. What is scheduled for later is not waited for. Raises
+    SettledError when all that is left cannot be settled since people paused it."""
+    reached = {found.partition: found.frontier for _, found in store.positions(consumer) if found.topic == topic}
+    ready = claimed = 0
+    stuck = []
+    paused = {pause.partition: pause for pause in store.pauses(consumer) if pause.topic == topic}
+    for info in engine.topics([topic]):
+        assert info.queue is not None
+        ready += info.queue.ready
+        for slot in info.partitions:
+            if slot.records and reached.get(slot.partition, 0) < slot.end:
+                claimed += slot.records
+                stuck += [paused[slot.partition]] if slot.partition in paused else []
+        if paused and len(paused) == len(info.partitions) and ready + claimed:
+            raise _paused(list(paused.values()))
+    if stuck and not ready and len(stuck) == claimed:
+        raise _paused(stuck)
+    return ready + claimed
 
 
 def _paused(pauses: list[Pause]) -> SettledError:

@@ -16,6 +16,7 @@ import msgspec
 
 from settled import clock, windows
 from settled.engine import ProducerSpec
+from settled.engines.sqlite import pool
 from settled.engines.sqlite.database import Connection, Database
 from settled.engines.sqlite.encoding import Encoded, Stored, chain_link, checksum
 from settled.engines.sqlite.tip import Mark, Tip
@@ -28,11 +29,12 @@ RESERVED = 10_000
 
 
 class Part(msgspec.Struct, frozen=True):
-    """What goes to one partition."""
+    """What goes to one partition; of a queue also what its pool must know of each record."""
 
     topic: Topic
     partition: int
     encoded: Encoded
+    items: Sequence[tuple[Any, ...]] = ()
 
 
 class By(msgspec.Struct, frozen=True):
@@ -104,6 +106,10 @@ class Appender:
             batches += (row, base, count, size, accepted_us, check, end.chain, encoded.compression, encoded.payload)
             bases.append(base)
         connection.execute(_insert_sql(len(rows)), batches)
+        queued = [(number, part) for number, part in enumerate(parts) if part.items]
+        if queued:  # the rows of one INSERT have numbers without a hole
+            first = connection.last_insert_rowid() - len(rows) + 1
+            pool.add(connection, [(part.topic.id, first + number, part.items) for number, part in queued])
         connection.execute(_move_sql(len(ends)), [each for row, end in ends.items() for each in end.moved(row)])
 
 

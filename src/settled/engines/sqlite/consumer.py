@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
+from settled import clock
 from settled.engine import Assigned, ConsumerGroup, Delivery, Fetched, Lost, Partition, Revoking, Stopped
 from settled.engines.sqlite import reading
 from settled.engines.sqlite.database import Database
 from settled.engines.sqlite.heartbeat import Heartbeat
 from settled.engines.sqlite.membership import Membership
+from settled.engines.sqlite.pool import next_due_us
 from settled.engines.sqlite.reading import Cursor
+from settled.engines.sqlite.slots import Reader, Removals, Slot
 from settled.engines.sqlite.wake import Waiter, Waker, wake_folder
 from settled.errors import ContractError, Damaged, Fenced, HistoryLost, SettledError
 
@@ -24,7 +28,7 @@ class _Lane:
     __slots__ = ("cursor", "paused", "revoking", "stopped")
 
     def __init__(self) -> None:
-        self.cursor: Cursor | None = None
+        self.cursor: Cursor | Slot | None = None
         self.paused = self.revoking = self.stopped = False
 
     @property
@@ -50,6 +54,8 @@ class SqliteConsumer:
         self._membership = Membership(database, group, limit)
         self.member = self._membership.name
         self._lanes: dict[Partition, _Lane] = {}
+        self._batches = Reader(database)
+        self._removals = Removals(database, self._membership.owns, self._freed)
         self._turn = 0
         self._woken = self._ended = False
         folder = wake_folder(database.path)
@@ -83,15 +89,20 @@ class SqliteConsumer:
             left = deadline - time.monotonic()
             if left <= 0:
                 return []
-            self._waiter.wait(min(left, self._look_s))
+            self._waiter.wait(min(left, self._look_s, self._due_s() if records > 0 else left))
 
     def start(self, topic: str, partition: int, offset: int, *, witness: tuple[int, bytes] | None = None) -> None:
         lane = self._lanes.get((topic, partition))
         if lane is None:
             raise Fenced(f"{topic}/{partition} is no longer this member's", hint="stop working on it")
-        cursor = Cursor(self._membership.topics[topic], partition, offset)
-        reading.check_start(self._database, cursor, witness)
-        lane.cursor = cursor
+        found = self._membership.topics[topic]
+        if found.queue:
+            lane.cursor = Slot(self._database, self._batches, found, partition, offset)
+            self._removals.note(found.id, partition, offset)
+        else:
+            cursor = Cursor(found, partition, offset)
+            reading.check_start(self._database, cursor, witness)
+            lane.cursor = cursor
         lane.stopped = False
 
     def release(self, topic: str, partition: int, *, clean: bool = True) -> None:
@@ -106,6 +117,10 @@ class SqliteConsumer:
     def commit(self, frontiers: Mapping[Partition, int]) -> None:
         if frontiers:
             self._membership.commit(dict(frontiers))
+        for (name, number), frontier in frontiers.items():
+            topic = self._membership.topics[name]
+            if topic.queue:
+                self._removals.note(topic.id, number, frontier)
 
     def pause(self, partitions: Iterable[Partition]) -> None:
         for partition in partitions:
@@ -125,6 +140,7 @@ class SqliteConsumer:
         if self._ended:
             return
         self._ended = True
+        self._removals.close()
         self._heartbeat.end()
         try:
             news = self._heartbeat.inbox
@@ -168,14 +184,45 @@ class SqliteConsumer:
         return stopped
 
     def _fetch(self, records: int, size: int) -> list[Delivery]:
-        flowing = [lane.cursor for lane in self._lanes.values() if lane.flowing and lane.cursor is not None]
-        if not flowing:
+        """From the log's partitions, or else from the first slot that finds something to claim."""
+        cursors = [lane.cursor for lane in self._lanes.values() if lane.flowing and lane.cursor is not None]
+        if not cursors:
             return []
         if self._heartbeat.stale():
             self._heartbeat.hurry()
             return []
-        self._turn = (self._turn + 1) % len(flowing)
-        flowing = flowing[self._turn :] + flowing[: self._turn]
+        self._turn = (self._turn + 1) % len(cursors)
+        cursors = cursors[self._turn :] + cursors[: self._turn]
+        flowing = [cursor for cursor in cursors if isinstance(cursor, Cursor)]
+        found = self._read(flowing, records, size) if flowing else []
+        return found or self._claim([cursor for cursor in cursors if isinstance(cursor, Slot)], records, size)
+
+    def _claim(self, slots: list[Slot], records: int, size: int) -> list[Delivery]:
+        for slot in slots:
+            owns = partial(self._membership.owns, topic=slot.topic.id, number=slot.number)
+            ordered = self._membership.spec.ordered
+            one, passed_on = slot.fetch(self._database, owns, ordered=ordered, records=records, size=size)
+            if passed_on:
+                self._waker.wake("records")
+            if isinstance(one, Stopped):
+                self._lanes[one.topic, one.partition].stopped = True
+            if one is not None:
+                return [one]
+        return []
+
+    def _due_s(self) -> float:
+        """Seconds until the first scheduled record is due of a queue in which this member could claim it."""
+        cursors = [lane.cursor for lane in self._lanes.values() if lane.flowing]
+        queues = {cursor.topic.id for cursor in cursors if isinstance(cursor, Slot)}
+        due_us = next_due_us(self._database, queues) if queues else None
+        return float("inf") if due_us is None else max(0.0, (due_us - clock.wall_us()) / 1e6)
+
+    def _freed(self) -> None:
+        """Claims went: a key that was bound to one of this member's slots may be claimed by others."""
+        if self._membership.spec.ordered:
+            self._waker.wake("records")
+
+    def _read(self, flowing: list[Cursor], records: int, size: int) -> list[Delivery]:
         try:
             found = reading.fetch(self._database, flowing, records=records, size=size)
         except HistoryLost as fault:

@@ -34,6 +34,8 @@ class Connection(Protocol):
 
     def changes(self) -> int: ...
 
+    def last_insert_rowid(self) -> int: ...
+
 
 class Database:
     """Any thread may call it."""

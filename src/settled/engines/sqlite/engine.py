@@ -21,7 +21,7 @@ from settled.engine import (
     TopicInfo,
     TopicSpec,
 )
-from settled.engines.sqlite import reading, retention, tip, topics
+from settled.engines.sqlite import reading, retention, slots, tip, topics
 from settled.engines.sqlite.append import Appender
 from settled.engines.sqlite.consumer import SqliteConsumer
 from settled.engines.sqlite.database import Connection
@@ -43,7 +43,8 @@ class SqliteEngine:
     name = "sqlite"
     capabilities = Capabilities(
         durability=frozenset({"memory", "local"}),
-        forms=frozenset({"log", "pubsub", "notification"}),
+        forms=frozenset({"queue", "log", "pubsub", "notification"}),
+        scheduling=True,
         tails=True,
         producer_resume=True,
         witness=True,
@@ -88,11 +89,20 @@ class SqliteEngine:
     def offset_at(self, topic: str, partition: int, us: int) -> int:
         found = topics.require(self._database, topic, MAX_MESSAGE_BYTES)
         reading.require_partition(found, partition)
+        if found.queue:
+            raise Unsupported(
+                f"{topic!r} is a queue: its offsets number claims, not times",
+                field="topic",
+                value=topic,
+                hint="a queue keeps no history to go back to; use a log where records are read again",
+            )
         return reading.offset_at(self._database, found, partition, us)
 
     def read(self, topic: str, partition: int, offset: int, *, records: int = 100) -> list[Record]:
         found = topics.require(self._database, topic, MAX_MESSAGE_BYTES)
         reading.require_partition(found, partition)
+        if found.queue:
+            return slots.read(self._database, found, partition, offset, records)
         return reading.read(self._database, found, partition, offset, records)
 
     def producer(self, spec: ProducerSpec) -> SqliteProducer:

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from settled import clock, sqlite
-from settled.engines.sqlite import schema, tip
+from settled.engines.sqlite import pool, schema, tip
 from settled.engines.sqlite.database import Connection, Database
 from settled.errors import ContractError, HistoryLost
 
@@ -174,6 +174,7 @@ def _after_reboot(database: Database) -> None:
         for part, reserved in rows:
             jump(connection, part, reserved, "the machine went down after appends of durability memory")
         connection.execute("UPDATE log_partition SET reserved = 0")
+        pool.after_boot(connection)
         highest = max([-1, *(reserved - 1 for _, reserved in rows)])
         connection.execute(
             "UPDATE log_meta SET boot = ?, commits = commits + 1, highest = max(highest, ?)", (boot, highest)

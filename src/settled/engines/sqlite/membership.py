@@ -21,7 +21,7 @@ import msgspec
 
 from settled import clock
 from settled.engine import Assigned, ConsumerGroup, Lost, Partition, Revoking
-from settled.engines.sqlite import topics
+from settled.engines.sqlite import pool, topics
 from settled.engines.sqlite.assignment import shares
 from settled.engines.sqlite.database import Connection, Database
 from settled.engines.sqlite.topics import Topic
@@ -68,6 +68,8 @@ class Membership:
             ).fetchall()
             self._group: int = rows[0][0]
             for topic in self.topics.values():
+                if topic.queue:
+                    self._require_own(connection, topic)
                 connection.execute(
                     "INSERT INTO log_subscription VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
                     (self._group, topic.id, len(topic.parts)),
@@ -75,6 +77,30 @@ class Membership:
             self._enter(connection)
             result = self._turn(connection, [])
         return msgspec.structs.replace(result, tell=True)
+
+    def _require_own(self, connection: Connection, topic: Topic) -> None:
+        """A queue has one group at a time: its slots are that group's."""
+        rows = connection.execute(
+            "SELECT g.name FROM log_subscription s JOIN log_group g ON g.id = s.grp JOIN log_member m ON m.grp = g.id"
+            " WHERE s.topic = ? AND g.id <> ? AND m.boot = ? AND m.expires_us > ? LIMIT 1",
+            (topic.id, self._group, self._boot, clock.boot_us()),
+        ).fetchall()
+        if rows:
+            raise ContractError(
+                f"queue {topic.name!r} is group {rows[0][0]!r}'s, whose members are at work",
+                field="group",
+                value=self.spec.group,
+                hint="a record of a queue has one owner: join that group, or use a queue or a log for each group",
+            )
+
+    def owns(self, connection: Connection, topic: int, number: int) -> bool:
+        """In the caller's transaction: whether the partition is this member's."""
+        return bool(
+            connection.execute(
+                "SELECT 1 FROM log_owner WHERE grp = ? AND topic = ? AND number = ? AND owner = ?",
+                (self._group, topic, number, self._incarnation),
+            ).fetchall()
+        )
 
     def round(self) -> Round:
         """Renew the lease and do what there is to do. Found expired, the member has lost everything and joins anew.
@@ -280,6 +306,8 @@ class Membership:
             "FROM log_partition WHERE id = ?",
             (self._group, topic.id, topic.parts[number]),
         ).fetchall()[0]
+        if topic.queue:
+            begin, end = pool.bounds(connection, topic.id, number)
         self._held[topic.name, number] = clean
         return Assigned(
             topic=topic.name,

@@ -13,6 +13,7 @@ import msgspec
 from settled.engine import Compression, Receipt
 from settled.engines.sqlite.append import Part
 from settled.engines.sqlite.encoding import encode
+from settled.engines.sqlite.pool import items_of
 from settled.engines.sqlite.topics import Topic
 from settled.errors import SettledError, TooLarge
 from settled.partition import partition_of
@@ -35,13 +36,15 @@ class Pending(msgspec.Struct, gc=False):
 
     def result(self, timeout: float | None = None) -> Receipt:
         """A message that was stored before has offset and partition -1 and `stored` false: where it stands is not
-        kept."""
+        kept. One in a queue has no place before it is claimed."""
         if not self._batch.done and not self._batch.wait(timeout):
             raise TimeoutError(f"message {self._id!r} is not yet accepted after {timeout} s")
         if self._batch.error is not None:
             raise self._batch.error
         if self._index < 0:
             return Receipt(self._topic, -1, -1, self._id, stored=False)
+        if self._group.topic.queue:
+            return Receipt(self._topic, -1, -1, self._id)
         return Receipt(self._topic, self._group.partition, self._group.base + self._index, self._id)
 
 
@@ -54,7 +57,7 @@ class Route:
         self.topic = topic
         self.limit = topic.max_message_bytes
         self.places: dict[bytes, int] = {}
-        self.sole = topic.parts[0] if len(topic.parts) == 1 else 0
+        self.sole = topic.parts[0] if len(topic.parts) == 1 or topic.queue else 0  # a queue's partitions hold claims
         self._turn = 0
 
     def place(self, key: bytes) -> int:
@@ -124,7 +127,15 @@ class Batch:
         with self._packing:
             if self.parts is None:
                 groups = self.groups.values()
-                self.parts = [Part(one.topic, one.partition, encode(one.rows, compression)) for one in groups]
+                self.parts = [
+                    Part(
+                        one.topic,
+                        one.partition,
+                        encode(one.rows, compression),
+                        items_of(one.rows) if one.topic.queue else (),
+                    )
+                    for one in groups
+                ]
                 for one in groups:
                     one.rows = []
             return self.parts

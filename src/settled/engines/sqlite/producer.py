@@ -27,6 +27,7 @@ from settled.engines.sqlite.pending import Batch, Group, Pending, Route, last_se
 from settled.engines.sqlite.topics import Topic
 from settled.errors import ContractError, Refused, SettledError, Unavailable
 from settled.record import MAX_ID_BYTES, Message, checked
+from settled.scheduling import asked
 
 SAFE = 2**63
 TOGETHER = 100  # so many parts at most go into one transaction
@@ -96,7 +97,7 @@ class SqliteProducer:
         ):
             size = length + (len(value) if value else 0) + (len(key) if key else 0)
         else:
-            size = self._checked_size(message)
+            size = self._checked_size(message, route)
         if size > route.limit:
             raise route.too_large(message, size)
         place = route.sole or (key is not None and (route.places.get(key) or route.place(key)))
@@ -185,9 +186,11 @@ class SqliteProducer:
             self._routes[message.topic] = found
         return found
 
-    def _checked_size(self, message: Message) -> int:
+    def _checked_size(self, message: Message, route: Route) -> int:
         """The size of a message that is no ordinary one, after a full check."""
         checked(message)
+        if route.topic.queue:
+            asked(message.headers)
         if len(self._kinds) < 1000:
             self._kinds.add(message.type)
         return message.size

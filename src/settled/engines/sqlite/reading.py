@@ -8,15 +8,16 @@ import msgspec
 
 from settled.engine import Fetched, Stopped
 from settled.engines.sqlite.database import Connection, Database
-from settled.engines.sqlite.encoding import Stored, chain_link, damaged, decode
+from settled.engines.sqlite.encoding import Stored, Unpacked, damaged, decode, follows, unpack
 from settled.engines.sqlite.history import lost_between
 from settled.engines.sqlite.topics import Topic
 from settled.errors import ContractError, Damaged, HistoryLost, SettledError
 from settled.record import Record
 
 _LOOK_AHEAD = 64  # batches considered of each partition in one fetch
+_ROW = "seq, base, count, bytes, accepted_us, checksum, chain, compression, kept, first_us, link"
 _BATCHES = (
-    "SELECT seq, base, count, bytes, accepted_us, checksum, chain, compression FROM log_batch WHERE part = ?1 AND "
+    f"SELECT {_ROW} FROM log_batch WHERE part = ?1 AND "
     "base >= coalesce((SELECT base FROM log_batch WHERE part = ?1 AND base <= ?2 ORDER BY base DESC LIMIT 1), ?2) "
     "ORDER BY base LIMIT ?3"
 )
@@ -75,11 +76,11 @@ def choose(queues: Sequence[Sequence[Stored]], records: int, size: int) -> list[
         going_on = []
         for index in waiting:
             batch = queues[index][len(chosen[index])]
-            if not first and (batch.count > records or batch.size > size):
+            if not first and (batch.held > records or batch.size > size):
                 continue
             first = False
             chosen[index].append(batch)
-            records -= batch.count
+            records -= batch.held
             size -= batch.size
             if len(chosen[index]) < len(queues[index]):
                 going_on.append(index)
@@ -121,7 +122,57 @@ def offset_at(database: Database, topic: Topic, partition: int, us: int) -> int:
                 high = min(high, rows[0][0])
             else:
                 low = max(middle + 1, rows[0][0] + rows[0][1] if rows else 0)
-        return min(low, head.next)
+        low = min(low, head.next)
+        while (left := _compacted(connection, topic, partition, low)) is not None:
+            found = next((at for at, time in zip(left[1].offsets, left[1].times, strict=True) if time >= us), None)
+            if found is not None:
+                return found
+            low = left[0].next  # the last of it was accepted later, and is not there any more
+        return low
+
+
+def held(database: Database, topic: Topic, partition: int, first: int, following: int) -> int:
+    """How many records are held at offsets from `first` to `following` - 1. Raises Damaged."""
+    part = topic.parts[partition]
+    with database.reading() as connection:
+        [(count,)] = connection.execute(
+            "SELECT coalesce(sum(coalesce(kept, count)), 0) FROM log_batch WHERE part = ?1 AND base >= ?2 AND "
+            "base < ?3 AND base + count <= ?3",
+            (part, first, following),
+        ).fetchall()
+        for batch in {_around(connection, part, first), _around(connection, part, following)} - {None}:
+            assert batch is not None
+            if batch.kept is None:
+                count += min(batch.next, following) - max(batch.base, first)
+            else:
+                there = _unpack(connection, topic, partition, batch).offsets
+                count += sum(first <= offset < following for offset in there)
+    return int(count)
+
+
+def _around(connection: Connection, part: int, offset: int) -> Stored | None:
+    """The batch that the offset cuts in two."""
+    rows = connection.execute(
+        f"SELECT {_ROW} FROM log_batch WHERE part = ? AND base < ? ORDER BY base DESC LIMIT 1", (part, offset)
+    ).fetchall()
+    batch = Stored(*rows[0]) if rows else None
+    return batch if batch is not None and batch.next > offset else None
+
+
+def _compacted(connection: Connection, topic: Topic, partition: int, base: int) -> tuple[Stored, Unpacked] | None:
+    """The batch that begins there, if it is a compacted one."""
+    rows = connection.execute(
+        f"SELECT {_ROW} FROM log_batch WHERE part = ? AND base = ? AND kept IS NOT NULL", (topic.parts[partition], base)
+    ).fetchall()
+    if not rows:
+        return None
+    batch = Stored(*rows[0])
+    return batch, _unpack(connection, topic, partition, batch)
+
+
+def _unpack(connection: Connection, topic: Topic, partition: int, batch: Stored) -> Unpacked:
+    [(payload,)] = connection.execute("SELECT payload FROM log_batch WHERE seq = ?", (batch.seq,)).fetchall()
+    return unpack(topic.name, topic.raw_identity, partition, batch, payload)
 
 
 def check_start(database: Database, cursor: Cursor, witness: tuple[int, bytes] | None) -> None:
@@ -149,9 +200,11 @@ def _fingerprint(connection: Connection, part: int, head: Head, offset: int, cla
     rows = connection.execute(_BATCHES, (part, offset, 2)).fetchall()
     batch = next((batch for batch in (Stored(*row) for row in rows) if batch.next > offset), None)
     if batch is not None and batch.base < offset:
+        if batch.kept is not None:
+            return None  # it may have been a boundary once
         return b""  # inside a batch: whoever saw this offset as a boundary saw another log
     if batch is not None and batch.base == offset:  # a link that fits only behind the right fingerprint
-        if chain_link(claimed, batch.checksum, batch.base, batch.count) == batch.chain:
+        if follows(claimed, batch):
             return claimed
     elif offset < head.begin or lost_between(connection, part, offset, batch.base if batch else head.next):
         return None
@@ -207,7 +260,7 @@ def _payloads(connection: Connection, chosen: Sequence[Sequence[Stored]]) -> lis
 def _serve(cursor: Cursor, head: Head, batches: list[Stored], payloads: list[bytes]) -> list[Fetched | Stopped]:
     name, number = cursor.topic.name, cursor.number
     records: list[Record] = []
-    size, error = 0, None
+    size, error, stood = 0, None, cursor.position
     for batch, payload in zip(batches, payloads, strict=True):
         if batch.base > cursor.position:
             break  # offsets are missing here: the next fetch finds out whether they may be
@@ -218,12 +271,12 @@ def _serve(cursor: Cursor, head: Head, batches: list[Stored], payloads: list[byt
             break
         inside = batch.base < cursor.position
         if inside:
-            found = found[cursor.position - batch.base :]
+            found = [record for record in found if record.offset >= cursor.position]
         records += found
         size += sum(record.size for record in found) if inside else batch.size
-        cursor.position, cursor.chain, cursor.typical = batch.next, batch.chain, max(1, batch.count)
+        cursor.position, cursor.chain, cursor.typical = batch.next, batch.chain, max(1, batch.held)
     out: list[Fetched | Stopped] = []
-    if records or (cursor.gap_from is not None and error is None):
+    if records or cursor.position > stood or (cursor.gap_from is not None and error is None):
         if cursor.position == head.next:
             cursor.chain = head.chain
         fetched = Fetched(
@@ -243,10 +296,9 @@ def _serve(cursor: Cursor, head: Head, batches: list[Stored], payloads: list[byt
 
 
 def _verified(cursor: Cursor, batch: Stored, payload: bytes) -> list[Record]:
-    if cursor.chain:
-        link = chain_link(cursor.chain, batch.checksum, batch.base, batch.count)
-        if link != batch.chain or batch.base != cursor.position:
-            raise damaged(cursor.topic.name, cursor.number, batch.base, batch.next, "do not follow those before them")
+    within = batch.kept is not None and batch.base < cursor.position  # compaction joined it with those before
+    if cursor.chain and not within and not (batch.base == cursor.position and follows(cursor.chain, batch)):
+        raise damaged(cursor.topic.name, cursor.number, batch.base, batch.next, "do not follow those before them")
     return decode(cursor.topic.name, cursor.topic.raw_identity, cursor.number, batch, payload)
 
 

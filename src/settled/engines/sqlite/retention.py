@@ -41,28 +41,28 @@ def _step(database: Database, topic: int, age_us: int | None, stored: int | None
     """Remove up to STEP batches of a topic in one transaction; returns the records removed."""
     with database.writing(durable=False) as connection:
         now = clock.wall_us()
-        floors = {} if force else _floors(connection, topic, age_us, now)
+        floors = {} if force else floors_of(connection, topic, age_us, now)
         excess = 0
         if stored is not None:
             rows = connection.execute("SELECT sum(stored) FROM log_partition WHERE topic = ?", (topic,)).fetchall()
             excess = rows[0][0] - stored
         heads = connection.execute(
-            "SELECT b.seq, b.part, b.base, b.count, b.bytes, length(b.payload), b.accepted_us, p.number "
-            "FROM log_batch b JOIN log_partition p ON p.id = b.part WHERE p.topic = ?1 AND b.base IN "
+            "SELECT b.seq, b.part, b.base, b.count, b.bytes, length(b.payload), b.accepted_us, p.number, coalesce("
+            "b.kept, b.count) FROM log_batch b JOIN log_partition p ON p.id = b.part WHERE p.topic = ?1 AND b.base IN "
             "(SELECT base FROM log_batch WHERE part = b.part ORDER BY base LIMIT ?2) ORDER BY b.accepted_us, b.seq",
             (topic, STEP),
         )
         going: list[tuple[Any, ...]] = []
         blocked: set[int] = set()
         for row in heads:
-            seq, part, base, count, size, held, accepted_us, number = row
+            seq, part, base, count, size, held, accepted_us, number, records = row
             too_old = age_us is not None and accepted_us < now - age_us
             floor = floors.get(number, base + count)
             if part in blocked or base + count > floor or not (too_old or excess > 0):
                 blocked.add(part)  # only whole heads go: nothing behind this one
                 continue
             excess -= held
-            going.append((seq, part, base + count, count, size, held))
+            going.append((seq, part, base + count, records, size, held))
             if len(going) == STEP:
                 break
         for one in going:
@@ -72,7 +72,7 @@ def _step(database: Database, topic: int, age_us: int | None, stored: int | None
     return sum(one[3] for one in going)
 
 
-def _floors(connection: Connection, topic: int, age_us: int | None, now: int) -> dict[int, int]:
+def floors_of(connection: Connection, topic: int, age_us: int | None, now: int) -> dict[int, int]:
     """For each partition the offset that may not be passed: the lowest frontier of the active groups."""
     rows = connection.execute(
         "SELECT p.number, min(coalesce(o.committed, 0)) FROM log_subscription s JOIN log_group g ON g.id = s.grp "

@@ -147,9 +147,9 @@ _STEPS: dict[int, tuple[str, ...]] = {
             records INTEGER NOT NULL
         ) STRICT""",
         "ALTER TABLE log_topic ADD COLUMN pass_groups INTEGER NOT NULL DEFAULT 0",
-        "ALTER TABLE log_batch ADD COLUMN kept INTEGER",  # of a compacted batch: the records left; none: all of them
-        "ALTER TABLE log_batch ADD COLUMN first_us INTEGER",  # of a compacted batch: when the first of them was accepted
-        "ALTER TABLE log_batch ADD COLUMN link BLOB",  # of a compacted batch: what ties it to the one before
+        "ALTER TABLE log_batch ADD COLUMN kept INTEGER",  # of a compacted batch: how many records are left
+        "ALTER TABLE log_batch ADD COLUMN first_us INTEGER",  # and when the first of them was accepted
+        "ALTER TABLE log_batch ADD COLUMN link BLOB",  # and what ties it to the batch before
         """CREATE TABLE log_compaction (
             part INTEGER PRIMARY KEY,
             clean INTEGER NOT NULL,          -- no key stands twice below it

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from settled.engine import PartitionInfo, TopicInfo, TopicSpec
+from settled.engine import Form, PartitionInfo, TopicInfo, TopicSpec
+from settled.engines.sqlite import pool
 from settled.engines.sqlite.database import Connection, Database
 from settled.engines.sqlite.encoding import chain_start
 from settled.errors import ContractError
@@ -139,16 +140,39 @@ def _describe(connection: Connection, name: str | None) -> list[TopicInfo]:
 
 
 def _info(connection: Connection, topic: int, name: str, identity: str, count: int, *bounds: Any) -> TopicInfo:
-    age_us, stored, limit, form, compact, tombstone_us, pass_groups = bounds
+    spec = _spec(name, count, *bounds)
+    if spec.form == "queue":
+        queue, slots = pool.describe(connection, topic, count)
+        return TopicInfo(spec=spec, identity=identity, partitions=slots, queue=queue)
     rows = connection.execute(
         "SELECT number, begin, next, records, bytes, stored, (SELECT coalesce(first_us, accepted_us) FROM "
         "log_batch WHERE part = p.id AND kept IS NOT 0 ORDER BY base LIMIT 1) FROM log_partition p WHERE topic = ? "
         "ORDER BY number",
         (topic,),
     ).fetchall()
-    spec = TopicSpec(
+    infos = [
+        PartitionInfo(
+            partition=number, begin=begin, end=end, records=records, bytes=size, stored_bytes=held, oldest_us=oldest
+        )
+        for number, begin, end, records, size, held, oldest in rows
+    ]
+    return TopicInfo(spec=spec, identity=identity, partitions=infos)
+
+
+def _spec(
+    name: str,
+    partitions: int,
+    age_us: int | None,
+    stored: int | None,
+    limit: int | None,
+    form: Form,
+    compact: int,
+    tombstone_us: int,
+    pass_groups: int,
+) -> TopicSpec:
+    return TopicSpec(
         name=name,
-        partitions=count,
+        partitions=partitions,
         retention_s=None if age_us is None else age_us / _US,
         retention_bytes=stored,
         max_message_bytes=limit,
@@ -157,13 +181,6 @@ def _info(connection: Connection, topic: int, name: str, identity: str, count: i
         tombstone_s=tombstone_us / _US,
         pass_groups=bool(pass_groups),
     )
-    infos = [
-        PartitionInfo(
-            partition=number, begin=begin, end=end, records=records, bytes=size, stored_bytes=held, oldest_us=oldest
-        )
-        for number, begin, end, records, size, held, oldest in rows
-    ]
-    return TopicInfo(spec=spec, identity=identity, partitions=infos)
 
 
 def _create(connection: Connection, spec: TopicSpec) -> None:
