@@ -7,7 +7,7 @@ Unavailable (which any may raise: nothing happened, trying again is safe), and w
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -429,4 +429,13 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Release everything. A second call does nothing."""
+        ...
+
+
+@runtime_checkable
+class Counting(Protocol):
+    """An engine that counts records without reading them, also where compaction left holes between them."""
+
+    def held(self, topic: str, partition: int, first: int, following: int) -> int:
+        """How many records are held at offsets from `first` to `following` - 1. Any thread. Raises Damaged."""
         ...

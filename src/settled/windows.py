@@ -336,5 +336,23 @@ WINDOWS: tuple[Window, ...] = (
         _SOON,
         "any process: retention is applied again",
     ),
+    _of(
+        "compaction-uncommitted",
+        "retention",
+        _HARMLESS,
+        "all records that are left",
+        "a batch without the older records of its keys: what it replaces is still there",
+        _SOON,
+        "any process: the partition is compacted again once the dead one's claim is over",
+    ),
+    _of(
+        "compaction-unrecorded",
+        "retention",
+        _HARMLESS,
+        "a batch without the older records of its keys, in the place of those that held them",
+        "the rest of the pass: other batches still hold older records of their keys",
+        _SOON,
+        "any process: the partition is compacted again once the dead one's claim is over",
+    ),
 )
 NAMES = frozenset(window.name for window in WINDOWS)

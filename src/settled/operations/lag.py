@@ -1,8 +1,9 @@
 """How far a consumer is behind, partition by partition. The frontier is read before the end, so nothing is negative.
 
 Lag counts records that are held and not settled. Holes do not count: it is measured from the first record that is
-really there at or above the frontier. Where the engine cannot tell records from holes, up to COUNTED records are
-counted by reading them, and a longer lag is told as the offsets that it spans.
+really there at or above the frontier, and where compaction left holes behind that the engine counts. Where it cannot
+tell records from holes, up to COUNTED records are counted by reading them, and a longer lag is told as the offsets that
+it spans.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 import msgspec
 
 from settled import clock
-from settled.engine import Engine, PartitionInfo, TopicInfo
+from settled.engine import Counting, Engine, PartitionInfo, TopicInfo
 from settled.errors import SettledError
 from settled.record import RECORD_OVERHEAD, Record
 from settled.store import Position
@@ -70,10 +71,10 @@ def _lag(
     elif part.records and start < part.end:
         try:
             next_ones = _next(engine, info, part, start)
+            records = _count(engine, info, part, next_ones)
         except SettledError:
             records, state = min(part.end - start, part.records), "unreadable"
         else:
-            records = _count(part, next_ones)
             state = "behind" if records and frontier is not None else state
     oldest_us = next_ones[0].accepted_us if next_ones else None
     return PartitionLag(
@@ -97,11 +98,13 @@ def _next(engine: Engine, info: TopicInfo, part: PartitionInfo, start: int) -> l
     return [record for record in found if record.offset < part.end]
 
 
-def _count(part: PartitionInfo, next_ones: list[Record]) -> int:
+def _count(engine: Engine, info: TopicInfo, part: PartitionInfo, next_ones: list[Record]) -> int:
     if not next_ones:
         return 0
     if not part.exact and len(next_ones) < COUNTED:
         return len(next_ones)
+    if part.records < part.end - part.begin and isinstance(engine, Counting):
+        return engine.held(info.spec.name, part.partition, next_ones[0].offset, part.end)
     return min(part.end - next_ones[0].offset, part.records)
 
 

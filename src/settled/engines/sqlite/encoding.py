@@ -124,6 +124,19 @@ def encode_left(base: int, first_us: int, left: Sequence[Unpacked], compression:
     return Encoded(len(offsets), size, compression, payload, zlib.crc32(payload))
 
 
+def chosen(batch: Unpacked, places: Sequence[int]) -> tuple[Unpacked, int]:
+    """These records of a batch, and the sum of their sizes."""
+    columns: list[Any] = [
+        None if column is None else [column[place] for place in places]
+        for column in msgspec.structs.astuple(batch.columns)
+    ]
+    ids, keys, values, headers, *_ = columns
+    none: list[Any] = [None] * len(places)
+    _, size = _columns(tuple(ids or ()), tuple(keys or none), tuple(values or none), tuple(headers or [()] * len(none)))
+    offsets, times = ([each[place] for place in places] for each in (batch.offsets, batch.times))
+    return Unpacked(offsets, times, Columns(*columns)), size
+
+
 def decode(topic: str, identity: bytes, partition: int, stored: Stored, payload: bytes) -> list[Record]:
     """The batch's records. Raises Damaged, naming them, when the bytes are not those that were stored."""
     batch = unpack(topic, identity, partition, stored, payload)

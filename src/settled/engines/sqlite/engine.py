@@ -21,7 +21,7 @@ from settled.engine import (
     TopicInfo,
     TopicSpec,
 )
-from settled.engines.sqlite import reading, retention, slots, tip, topics
+from settled.engines.sqlite import compaction, reading, retention, slots, tip, topics
 from settled.engines.sqlite.append import Appender
 from settled.engines.sqlite.consumer import SqliteConsumer
 from settled.engines.sqlite.database import Connection
@@ -45,6 +45,7 @@ class SqliteEngine:
         durability=frozenset({"memory", "local"}),
         forms=frozenset({"queue", "log", "pubsub", "notification"}),
         scheduling=True,
+        compaction=True,
         tails=True,
         producer_resume=True,
         witness=True,
@@ -104,6 +105,12 @@ class SqliteEngine:
         if found.queue:
             return slots.read(self._database, found, partition, offset, records)
         return reading.read(self._database, found, partition, offset, records)
+
+    def held(self, topic: str, partition: int, first: int, following: int) -> int:
+        """As `engine.Counting` says."""
+        found = topics.require(self._database, topic, MAX_MESSAGE_BYTES)
+        reading.require_partition(found, partition)
+        return reading.held(self._database, found, partition, first, following)
 
     def producer(self, spec: ProducerSpec) -> SqliteProducer:
         if spec.durability not in self.capabilities.durability:
@@ -170,7 +177,10 @@ class SqliteEngine:
         return [Examined(name="log history", state="ok" if mark else "note", told=told)]
 
     def maintain(self, *, force: bool = False) -> dict[str, int]:
-        return retention.maintain(self._database, force=force)
+        removed = retention.maintain(self._database, force=force)
+        for topic, count in compaction.compact(self._database, force=force).items():
+            removed[topic] = removed.get(topic, 0) + count
+        return removed
 
     def close(self) -> None:
         """Closes producers (what is buffered is sent) and consumers too; what they raise is logged."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -15,6 +15,7 @@ from settled.errors import ContractError, Damaged, HistoryLost, SettledError
 from settled.record import Record
 
 _LOOK_AHEAD = 64  # batches considered of each partition in one fetch
+_SCAN_BYTES = 1_000_000  # expanded; read at once by `scan`
 _ROW = "seq, base, count, bytes, accepted_us, checksum, chain, compression, kept, first_us, link"
 _BATCHES = (
     f"SELECT {_ROW} FROM log_batch WHERE part = ?1 AND "
@@ -103,6 +104,26 @@ def read(database: Database, topic: Topic, partition: int, offset: int, records:
         if not deliveries:
             break
     return found[:records]
+
+
+def scan(database: Database, topic: Topic, partition: int, offset: int) -> Iterator[tuple[Stored, int, Unpacked]]:
+    """All batches from `offset` on, checked, each with the bytes that it takes; few are read at once. What comes before
+    the one that is worked on may be replaced meanwhile. Raises Damaged."""
+    cursor = Cursor(topic, partition, offset)
+    while True:
+        with database.reading() as connection:
+            head = _heads(connection, [cursor.part])[cursor.part]
+            if cursor.position >= head.next:
+                return
+            rows = _upcoming(connection, cursor, head, _LOOK_AHEAD)
+            [chosen] = choose([rows], _LOOK_AHEAD * head.next, _SCAN_BYTES)
+            [payloads] = _payloads(connection, [chosen])
+        for batch, payload in zip(chosen, payloads, strict=True):
+            if batch.base > cursor.position:
+                break
+            _require_follows(cursor, batch)
+            yield batch, len(payload), unpack(topic.name, topic.raw_identity, partition, batch, payload)
+            cursor.position, cursor.chain = batch.next, batch.chain
 
 
 def offset_at(database: Database, topic: Topic, partition: int, us: int) -> int:
@@ -296,10 +317,14 @@ def _serve(cursor: Cursor, head: Head, batches: list[Stored], payloads: list[byt
 
 
 def _verified(cursor: Cursor, batch: Stored, payload: bytes) -> list[Record]:
+    _require_follows(cursor, batch)
+    return decode(cursor.topic.name, cursor.topic.raw_identity, cursor.number, batch, payload)
+
+
+def _require_follows(cursor: Cursor, batch: Stored) -> None:
     within = batch.kept is not None and batch.base < cursor.position  # compaction joined it with those before
     if cursor.chain and not within and not (batch.base == cursor.position and follows(cursor.chain, batch)):
         raise damaged(cursor.topic.name, cursor.number, batch.base, batch.next, "do not follow those before them")
-    return decode(cursor.topic.name, cursor.topic.raw_identity, cursor.number, batch, payload)
 
 
 def require_partition(topic: Topic, partition: int) -> None:

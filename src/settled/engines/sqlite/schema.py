@@ -153,6 +153,7 @@ _STEPS: dict[int, tuple[str, ...]] = {
         """CREATE TABLE log_compaction (
             part INTEGER PRIMARY KEY,
             clean INTEGER NOT NULL,          -- no key stands twice below it
+            records INTEGER NOT NULL,        -- how many the last pass left below it
             tombstone_us INTEGER,            -- accepted time of the oldest tombstone below it; none: there is none
             holder TEXT NOT NULL,            -- who compacts it, until when: microseconds since boot
             boot TEXT NOT NULL,
