@@ -27,6 +27,8 @@ def _kind(kind: kinds.Kind) -> st.SearchStrategy[Any]:
         return _TEXTS
     if kind is kinds.TYPE_NAME:
         return st.sampled_from(["ValueError", "requests.exceptions.Timeout", "a.b.ÄError"])
+    if kind is kinds.TRUTH:
+        return st.booleans()
     least, most = kind.least or 0, kind.most or 0
     if kind.word == "duration":
         return st.integers(round(least * 10**6), round(most * 10**6)).map(lambda us: us / 10**6)

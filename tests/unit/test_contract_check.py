@@ -171,6 +171,26 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
         ["both 3"],
     ),
     "form-not-kept": ({"transport": {"form": "queue"}}, {"transport": {"form": "log"}}, ["queue", "log"]),
+    "compaction-not-kept": (
+        {"retention": {"compact": True}},
+        {"retention": {"compact": False}},
+        ["compact is true"],
+    ),
+    "compaction-passes-groups": (
+        {"retention": {"compact": True}},
+        {"retention": {"compact": True, "pass_groups": True}},
+        ["pass_groups is false"],
+    ),
+    "compaction-without-key": (
+        {"transport": {"key": None}, "delivery": {"ordering": "none"}, "retention": {"compact": True}},
+        {"transport": {"key": "k"}, "retention": {"compact": True}},
+        ["key is null"],
+    ),
+    "compaction-of-a-queue": (
+        {"transport": {"form": "queue"}, "retention": {"compact": True}},
+        {"transport": {"form": "log"}, "retention": {"compact": True}},
+        ["form is queue"],
+    ),
     "batch-above-record-limit": (
         {"producer": {"batch": {"bytes": 1_000_001}}},
         {"producer": {"batch": {"bytes": "1MB"}}},

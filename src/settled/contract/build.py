@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from settled.contract import kinds
 from settled.contract.model import FORMAT, AttemptLimits, Contract
 from settled.contract.shape import Member, leaves, members
 from settled.contract.tree import Node
@@ -123,9 +124,11 @@ class Builder:
         if node.form in {"null", "empty"}:
             remedy = "write null if that is meant" if member.optional else "remove the line to have the default"
             self._fault(node, path, f"has no value, a {kind.word} is needed", f"write one, or {remedy}")
+        elif kind is kinds.TRUTH and node.form != "truth":
+            self._fault(node, path, f"must be true or false, not {node.words}", "write true or false, without quotes")
         elif not kind.numeric and node.form in {"number", "truth"}:
             self._fault(node, path, f"must be text, not {node.words}", f'put it in quotes: "{node.text}"')
-        elif node.form not in {"text", "number"}:
+        elif kind is not kinds.TRUTH and node.form not in {"text", "number"}:
             self._fault(node, path, f"must be a {kind.word}, not {node.words}", f"write one {kind.word}")
         else:
             try:

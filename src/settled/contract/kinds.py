@@ -74,6 +74,14 @@ def _type_name(text: str) -> str:
     return text
 
 
+def _truth(text: str) -> bool:
+    return text.lower() == "true"
+
+
+def _show_truth(value: bool) -> str:
+    return "true" if value else "false"
+
+
 def _bytes(text: str) -> int:
     return units.size(text, bare=True)
 
@@ -91,6 +99,7 @@ COUNT = Kind(word="count", read=units.count, show=units.show_count, least=1, mos
 ALLOWANCE = Kind(word="count", read=units.count, show=units.show_count, least=0, most=10**9)
 PARTITIONS = Kind(word="count", read=units.count, show=units.show_count, least=1, most=10_000)
 FACTOR = Kind(word="number", read=units.number, show=units.show_number, least=1.0, most=1000.0)
+TRUTH = Kind(word="truth", read=_truth, show=_show_truth)  # the one kind that is not read from text
 NAME = Kind(word="name", read=_name, show=str, numeric=False)
 TEXT = Kind(word="text", read=_text, show=str, numeric=False)
 TYPE_NAME = Kind(word="exception type", read=_type_name, show=str, numeric=False)

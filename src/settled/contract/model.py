@@ -27,6 +27,7 @@ Count = Annotated[int, kinds.COUNT]
 Allowance = Annotated[int, kinds.ALLOWANCE]
 Partitions = Annotated[int, kinds.PARTITIONS]
 Factor = Annotated[float, kinds.FACTOR]
+Truth = Annotated[bool, kinds.TRUTH]
 Name = Annotated[str, kinds.NAME]
 Text = Annotated[str, kinds.TEXT]
 TypeName = Annotated[str, kinds.TYPE_NAME]
@@ -159,14 +160,20 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """How long the log keeps records.
 
-    age      seconds; none: no bound by age
-    bytes    per topic; none: no bound by bytes
-    on_gap   what a group does whose position is gone: continue with what is left and report the gap, or stop
+    age           seconds; none: no bound by age
+    bytes         per topic; none: no bound by bytes
+    on_gap        what a group does whose position is gone: continue with what is left and report the gap, or stop
+    compact       of each key the newest record stays at least; older ones may go
+    tombstones    seconds that a record without a value, the newest of its key, stays when the topic is compacted
+    pass_groups   compaction does not wait for groups that are behind: they see what is left
     """
 
     age: Duration | None = 7 * 86_400.0
     bytes: Bytes | None = None
     on_gap: Literal["continue", "stop"] = "continue"
+    compact: Truth = False
+    tombstones: Pause = 86_400.0
+    pass_groups: Truth = False
 
 
 class AttemptLimits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):

@@ -15,6 +15,9 @@ def topic_spec(contract: Contract) -> TopicSpec:
     return TopicSpec(
         name=contract.transport.topic,
         form=contract.transport.form,
+        compact=contract.retention.compact,
+        tombstone_s=contract.retention.tombstones,
+        pass_groups=contract.retention.pass_groups,
         partitions=contract.transport.partitions,
         retention_s=contract.retention.age,
         retention_bytes=contract.retention.bytes,

@@ -80,6 +80,47 @@ def _form(contract: Contract, engine: Capabilities | None) -> Told:
     )
 
 
+@rule("compaction-not-kept", "error", "retention.compact", "The engine cannot keep the newest record of each key only.")
+def _compaction(contract: Contract, engine: Capabilities | None) -> Told:
+    if engine is None or not contract.retention.compact or engine.compaction:
+        return None
+    return "retention.compact is true, the engine does not compact", "set compact: false, or run on another engine"
+
+
+@rule(
+    "compaction-passes-groups",
+    "error",
+    "retention.pass_groups",
+    "The brokers compact without looking at groups: one that is behind misses older records of a key.",
+)
+def _passing(contract: Contract, engine: Capabilities | None) -> Told:
+    if engine is None or not contract.retention.compact or contract.retention.pass_groups or engine.maintains:
+        return None
+    return (
+        "retention.compact is true, pass_groups is false, and brokers compact by themselves",
+        "set pass_groups: true if the newest record of each key is all that a group needs, or compact: false",
+    )
+
+
+@rule("compaction-without-key", "error", "retention.compact", "Records are compacted by key, and have none.")
+def _keyless(contract: Contract, _: Capabilities | None) -> Told:
+    if not contract.retention.compact or contract.transport.key is not None:
+        return None
+    return "retention.compact is true, transport.key is null", "name the field in transport.key, or set compact: false"
+
+
+@rule(
+    "compaction-of-a-queue",
+    "error",
+    "retention.compact",
+    "What is settled leaves a queue: there is nothing to compact.",
+)
+def _queue(contract: Contract, _: Capabilities | None) -> Told:
+    if not contract.retention.compact or contract.transport.form != "queue":
+        return None
+    return "retention.compact is true, form is queue", "set compact: false, or choose the form log"
+
+
 @rule(
     "batch-above-record-limit",
     "error",
