@@ -16,7 +16,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -27,6 +27,8 @@ from settled.contract import specs
 from settled.contract.load import from_mapping, load, with_changes
 from settled.contract.model import Contract
 from settled.delivery.binding import Binding, check_handler
+from settled.delivery.tailing import Tailing
+from settled.delivery.watcher import Sweep, Watcher
 from settled.delivery.worker import Worker
 from settled.engine import Engine, Pending, Producer, Receipt
 from settled.errors import ContractError, Unsupported
@@ -75,6 +77,7 @@ class App:
         self._code_version = code_version
         self._handler: Callable[..., Any] | None = None
         self._batch = False
+        self._sweeps: list[Sweep | None] = []  # one at most; none: what is lost stays lost
         self._setups: list[Callable[[Tx], None]] = []
         self._lock = threading.Lock()
         self._engine: Engine | None = None
@@ -109,6 +112,21 @@ class App:
 
         return declare(function) if function is not None else declare
 
+    def sweep(self, every: float | str | timedelta | None) -> Callable[[F], F]:
+        """Declare the function `(tx)` that repairs what lost hints left out of date, for the form `notification`. It
+        runs at the start, after known losses, and `every` so often: seconds, a duration like "30s", or none: not by
+        time. `app.sweep(None)` without a function says that what is lost stays lost."""
+        every_s = specs.seconds(every)
+        if self._sweeps:
+            raise ContractError("this app has a sweep already", field="sweep", hint="one function finds all of it")
+        self._sweeps.append(None)
+
+        def declare(function: F) -> F:
+            self._sweeps[0] = Sweep(function, every_s)
+            return function
+
+        return declare
+
     def setup(self, function: F) -> F:
         """Declare a function `(tx)` that prepares the user's tables; it runs in one transaction at each start, one
         process at a time, so write `CREATE TABLE IF NOT EXISTS`."""
@@ -119,6 +137,7 @@ class App:
         """The same handler and set-up on another log and store, with connections of its own: for drills and tests."""
         other = App(contract or self.contract, engine=engine, store=store, code_version=self._code_version)
         other._handler, other._batch, other._setups = self._handler, self._batch, list(self._setups)
+        other._sweeps = list(self._sweeps)
         return other
 
     # Connections, opened at first use.
@@ -245,18 +264,40 @@ class App:
             return projection()
         return projection() if self.wait(token, timeout).effect else fallback()
 
+    def tail(self, *, after: str | None = None, behind: int = 100_000, idle: float | None = None) -> Tailing:
+        """The topic's records from the return of this call on, without a group and with nothing written: iterate over
+        it, close it. `missed` says how much passed since the position `after` of an earlier tail, or was passed over
+        because this one was more than `behind` records behind. It ends when nothing comes for `idle` seconds."""
+        return Tailing(self.engine.tail(self.contract.transport.topic, after=after, behind=behind), idle_s=idle)
+
     # Working.
 
     def worker(self, *, member: str | None = None, bind: Callable[..., Binding] = Binding) -> Worker:
         """A worker, not yet running. Its `run` blocks; its `stop` may be called from any thread. `bind` makes what
         calls the handler; a drill puts its own in that place."""
+        specs.require_form(self.contract, hints=False)
+        subscription = specs.subscription(self.contract, member=member, code_version=self._code_version)
+        return Worker(self.engine, self.store, subscription, self._bound(bind), events=self.events)
+
+    def watcher(self, *, bind: Callable[..., Binding] = Binding) -> Watcher:
+        """As `worker`, for the form `notification`: what works on hints. Raises ContractError without a sweep."""
+        specs.require_form(self.contract, hints=True)
+        if not self._sweeps:
+            raise ContractError(
+                "hints may be lost, and nothing repairs that",
+                field="sweep",
+                hint="declare @app.sweep(every=30), or say app.sweep(None): what is lost stays lost",
+            )
+        subscription = specs.subscription(self.contract, code_version=self._code_version)
+        return Watcher(self.engine, self.store, subscription, self._bound(bind), self._sweeps[0], events=self.events)
+
+    def _bound(self, bind: Callable[..., Binding]) -> Callable[[], Binding]:
         handler, batch = self._handler, self._batch
         if handler is None:
             raise ContractError(
                 "this app has no handler", field="handler", hint="decorate a function with @app.handler"
             )
-        subscription = specs.subscription(self.contract, member=member, code_version=self._code_version)
-        return Worker(self.engine, self.store, subscription, lambda: bind(handler, batch=batch), events=self.events)
+        return lambda: bind(handler, batch=batch)
 
     def relay(
         self,
@@ -271,17 +312,24 @@ class App:
 
     def run(self, *, drain: bool = False, member: str | None = None, relay: bool | None = None) -> None:
         """Work until SIGTERM or SIGINT (a second one stops at once), or, with `drain`, until the whole topic as it
-        stood is settled for the group. Call it from the main thread to have the signals handled.
+        stood is settled for the group; of hints, until those at hand and one sweep ran. Call it from the main thread to
+        have the signals handled.
 
         relay            relay the outbox in a thread beside: True always, False never (relays run elsewhere), none as
                          soon as there is something to relay
         """
-        worker = self.worker(member=member)
+        if self.contract.transport.form == "notification":
+            working: Worker | Watcher = self.watcher()
+        else:
+            working = self.worker(member=member)
         beside: AbstractContextManager[Any] = nullcontext()
         if relay is not False:
             beside = RelayBeside(lambda: self.relay(name=member), self.store, at_once=bool(relay), drain=drain)
-        with beside, stops_on_signals(worker):
-            worker.run(drained=is_drained(self.engine, self.store, self.contract) if drain else None)
+        with beside, stops_on_signals(working):
+            if isinstance(working, Watcher):
+                working.run(drain=drain)
+            else:
+                working.run(drained=is_drained(self.engine, self.store, self.contract) if drain else None)
 
     def drain(self) -> None:
         """Settle what the topic holds and return; for jobs and tests."""
@@ -340,6 +388,6 @@ def _bytes(part: Any) -> bytes | None:
     return msgspec.json.encode(part)
 
 
-def stops_on_signals(worker: Worker) -> on_signals:
+def stops_on_signals(worker: Worker | Watcher) -> on_signals:
     """While inside: the first SIGTERM or SIGINT stops the worker in good order, the second at once."""
     return on_signals(lambda: worker.abandon() if worker.stopping else worker.stop())

@@ -66,6 +66,23 @@ class StateChanged(Event, frozen=True):
     why: str = ""
 
 
+class HintsLost(Event, frozen=True):
+    """Hints that no handler will be given: `passed` went by before they were read, `dropped` were too many to hold. A
+    sweep follows soon, where there is one."""
+
+    consumer: str
+    passed: int
+    dropped: int
+
+
+class Swept(Event, frozen=True):
+    """A sweep ended; `failure` says why nothing of it was kept."""
+
+    consumer: str
+    seconds: float
+    failure: Failure | None = None
+
+
 class Relayed(Event, frozen=True):
     """Rows of the outbox were accepted by the engine and removed; `seconds` from reading to removal."""
 

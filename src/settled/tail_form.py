@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from settled.errors import ContractError, HistoryLost
+from settled.record import Record
 
 _FORM = 1
 _Fields = tuple[int, str, str, list[int]]
@@ -25,13 +26,7 @@ def write(topic: str, identity: str, offsets: Sequence[int]) -> str:
 def read(text: str, topic: str, identity: str) -> list[int]:
     """The offsets. Raises ContractError for what is no position of this topic, HistoryLost for one in a topic of this
     name that was made anew since."""
-    try:
-        held = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-        form, name, incarnation, offsets = msgspec.json.decode(held, type=_Fields)
-    except (binascii.Error, ValueError, msgspec.DecodeError):
-        raise _no_position("this is no position of a tail", text) from None
-    if form != _FORM or any(offset < 0 for offset in offsets):
-        raise _no_position("this is no position that this release can read", text)
+    name, incarnation, offsets = _fields(text)
     if name != topic:
         raise _no_position(f"the position is of topic {name!r}, not {topic!r}", text)
     if incarnation != identity:
@@ -40,6 +35,15 @@ def read(text: str, topic: str, identity: str) -> list[int]:
             hint="begin without a position",
         )
     return offsets
+
+
+def moved(text: str, records: Iterable[Record]) -> str:
+    """The position of a reader that stood at `text` and was given these records since, in order."""
+    topic, identity, offsets = _fields(text)
+    for record in records:
+        offsets += [0] * (record.partition + 1 - len(offsets))
+        offsets[record.partition] = record.offset + 1
+    return write(topic, identity, offsets)
 
 
 def passed(topic: str, before: Sequence[int], ends: Sequence[int]) -> int:
@@ -59,6 +63,17 @@ def gone_back(topic: str, partition: int, offset: int, end: int) -> HistoryLost:
         f"{topic}/{partition} ends at {end}, before the position {offset} that was reached in it",
         hint="the log went back or is another one; begin without a position, and read what it tells of afresh",
     )
+
+
+def _fields(text: str) -> tuple[str, str, list[int]]:
+    try:
+        held = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        form, topic, identity, offsets = msgspec.json.decode(held, type=_Fields)
+    except (binascii.Error, ValueError, msgspec.DecodeError):
+        raise _no_position("this is no position of a tail", text) from None
+    if form != _FORM or any(offset < 0 for offset in offsets):
+        raise _no_position("this is no position that this release can read", text)
+    return topic, identity, offsets
 
 
 def _no_position(message: str, text: str) -> ContractError:

@@ -196,6 +196,21 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
         {"producer": {"batch": {"bytes": "1MB"}}},
         ["1000001B", "1MB"],
     ),
+    "hints-lost-under-mode": (
+        {"transport": {"form": "notification"}, "delivery": {"mode": "at-least-once"}},
+        {"transport": {"form": "notification"}, "delivery": {"mode": "at-most-once"}},
+        ["at-least-once"],
+    ),
+    "hint-without-version": (
+        {"transport": {"form": "notification", "version": None}},
+        {"transport": {"form": "notification", "version": "version"}},
+        ["null"],
+    ),
+    "hints-kept-long": (
+        {"transport": {"form": "notification"}, "retention": {"age": "25h"}},
+        {"transport": {"form": "notification"}, "retention": {"age": "1d"}},
+        ["25h"],
+    ),
     "record-limit-above-engine": (
         {"transport": {"record_limit": "2MB"}},
         {"transport": {"record_limit": "1MB"}},

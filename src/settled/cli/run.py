@@ -95,7 +95,7 @@ def _prepare(app: App) -> None:
 
     require_startable(app.contract, app.engine.capabilities)
     try:
-        app.worker()
+        app.watcher() if app.contract.transport.form == "notification" else app.worker()
     except Exception as error:  # of the user's set-up function: whatever its driver raises
         raise of_the_user(error, "the app's set-up") from error
 

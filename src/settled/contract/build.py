@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from settled.contract import kinds
-from settled.contract.model import FORMAT, AttemptLimits, Contract
+from settled.contract.model import FORMAT, HINTS_KEPT_S, AttemptLimits, Contract, Delivery, Retention
 from settled.contract.shape import Member, leaves, members
 from settled.contract.tree import Node
 from settled.errors import ContractError
@@ -48,11 +48,22 @@ class Builder:
 
     def _made(self, found: dict[str, Any]) -> Contract | None:
         try:
-            return Contract(**found)
+            return Contract(**self._by_form(found))
         except ContractError as fault:  # what is derived (the group's name) can be too long
             field = "delivery.group" if fault.field == "group" else fault.field
             self._fault(Node("text", raw=fault.value), field, fault.message, f"state {field}: {fault.hint}")
             return None
+
+    def _by_form(self, found: dict[str, Any]) -> dict[str, Any]:
+        """Defaults that the form brings along: a hint is lost with its reader, and is worth nothing soon."""
+        if getattr(found.get("transport"), "form", "log") != "notification":
+            return found
+        found = {"delivery": Delivery(), "retention": Retention(), **found}
+        if "delivery.mode" not in self.places:
+            found["delivery"] = msgspec.structs.replace(found["delivery"], mode="at-most-once")
+        if "retention.age" not in self.places:
+            found["retention"] = msgspec.structs.replace(found["retention"], age=HINTS_KEPT_S)
+        return found
 
     def _section(self, section: type[S], node: Node, path: str) -> S | None:
         """The section as a model value; none when something in it is wrong."""

@@ -16,6 +16,7 @@ from settled.errors import ContractError
 from settled.record import checked_name
 
 FORMAT = 1  # the version of the contract format that this release reads
+HINTS_KEPT_S = 3600.0  # retention.age of a notification, unless stated
 
 Duration = Annotated[float, kinds.DURATION]
 Pause = Annotated[float, kinds.PAUSE]
@@ -131,7 +132,8 @@ class Dedupe(msgspec.Struct, frozen=True, kw_only=True):
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """How records become effects.
 
-    mode             at-most-once, at-least-once or effectively-once (effect and inbox mark in one transaction)
+    mode             at-most-once, at-least-once or effectively-once (effect and inbox mark in one transaction); of a
+                     notification at-most-once unless stated, and nothing else is possible
     group            the group's name; `<name>-v<version>` unless stated
     ordering         key: records of one key in order, one at a time; none: no order is needed
     consumers        how many processes are meant to run

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
+from settled.contract import units
 from settled.contract.model import Contract
 from settled.delivery.retry import RetryPolicy
 from settled.delivery.subscription import Subscription
 from settled.engine import ConsumerGroup, ProducerSpec, TopicSpec
+from settled.errors import ContractError
 from settled.outcome import FailureClass
 from settled.store import ConsumerSpec
 
@@ -89,6 +93,33 @@ def subscription(contract: Contract, *, member: str | None = None, code_version:
         horizon_s=delivery.dedupe.horizon,
         retry=retry_policy(contract),
     )
+
+
+def seconds(every: float | str | timedelta | None) -> float | None:
+    """A span as it is given in Python: seconds, a duration as in the file, a timedelta; none stays none."""
+    if isinstance(every, str):
+        every = units.duration(every)
+    found = every.total_seconds() if isinstance(every, timedelta) else every
+    if found is not None and not 0 < found < 10**9:
+        raise ContractError(f"{every!r} is no span above 0", field="every", value=every, hint='e.g. 30 or "30s"')
+    return found
+
+
+def require_form(contract: Contract, *, hints: bool) -> None:
+    """Raises ContractError where hints are worked on as records, or records as hints."""
+    if (contract.transport.form == "notification") != hints:
+        raise ContractError(
+            f"the form is {contract.transport.form}",
+            field="transport.form",
+            hint="a notification has a watcher (`App.watcher`), every other form a worker (`App.worker`); `App.run` "
+            "takes the right one",
+        )
+    if hints and contract.delivery.mode != "at-most-once":
+        raise ContractError(
+            f"hints are lost with a reader that dies, and the mode is {contract.delivery.mode}",
+            field="delivery.mode",
+            hint="leave delivery.mode out (a notification is at-most-once), or choose the form log",
+        )
 
 
 def retry_policy(contract: Contract) -> RetryPolicy:

@@ -2,7 +2,7 @@
 with the numbers and what to change. `check` runs them in this order.
 """
 
-from settled.contract.rules import marks, times, order, room, failure, rates, keeping  # noqa: I001  # the order of RULES
+from settled.contract.rules import marks, times, order, room, failure, rates, keeping, hints  # noqa: I001  # the order of RULES
 from settled.contract.rules.rule import RULES, Rule, Severity
 
-__all__ = ["RULES", "Rule", "Severity", "failure", "keeping", "marks", "order", "rates", "room", "times"]
+__all__ = ["RULES", "Rule", "Severity", "failure", "hints", "keeping", "marks", "order", "rates", "room", "times"]

@@ -12,7 +12,7 @@ from settled.engine import Capabilities
 
 @rule("quarantine-without-owner", "error", "poison.owner", "Nobody answers for records that cannot be settled.")
 def _owner(contract: Contract, _: Capabilities | None) -> Told:
-    if contract.poison.owner is not None:
+    if contract.poison.owner is not None or contract.transport.form == "notification":  # nothing is quarantined
         return None
     return "poison.owner is not stated", "name a team or a person, e.g. owner: orders-oncall"
 

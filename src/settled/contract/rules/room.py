@@ -74,7 +74,7 @@ def _batch_flight(contract: Contract, _: Capabilities | None) -> Told:
 )
 def _consumers(contract: Contract, _: Capabilities | None) -> Told:
     consumers, partitions = contract.delivery.consumers, contract.transport.partitions
-    if consumers <= partitions:
+    if consumers <= partitions or contract.transport.form == "notification":  # each reader is given all hints
         return None
     return (
         f"{consumers} consumers for {partitions} partitions: {consumers - partitions} would stay idle",
