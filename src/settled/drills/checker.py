@@ -48,8 +48,19 @@ class Facts:
                 self.invoked.setdefault(event.id, event)
         self.accepted = [event for event in self.events["publish"] if event.step == "ok"]
         self.logged: dict[str, list[Event]] = defaultdict(list)
+        self._newest: dict[tuple[int, str | None], int] = {}
         for event in self.events["log"]:
             self.logged[event.id].append(event)
+            place = (event.partition, event.key)
+            self._newest[place] = max(event.offset, self._newest.get(place, -1))
+        self._compacted = {event.partition for event in self.events["compacted"]}
+
+    def replaced(self, event: Event) -> bool:
+        """Whether compaction may have removed it: a later record of its key is there."""
+        sent = self.invoked.get(event.id)
+        if sent is None or sent.key is None or event.partition not in self._compacted:
+            return False
+        return event.offset < self._newest.get((event.partition, sent.key), -1)
 
     def late(self) -> set[str]:
         """Records that a drill which ended too early left above the frontier."""
@@ -92,6 +103,8 @@ def _unlogged(facts: Facts) -> Iterator[Violation]:
         if event.offset < 0 or event.offset < begins.get(event.partition, 0):
             continue  # a retry that was stored before, or removed by retention since
         holder = places.get((event.partition, event.offset))
+        if holder is None and facts.replaced(event):
+            continue
         if holder is None:
             yield Violation(
                 "I1", "unlogged", f"{event.id} was acknowledged at {_place(event)} and is not there", event.id

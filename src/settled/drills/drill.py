@@ -36,7 +36,11 @@ from settled.windows import NAMES, WINDOWS
 
 EVERY_NAMED = NAMED | ON_KAFKA
 LOADED = {"delivery": {"group_size": {"records": 200}}}  # thousands of records a second, not single deaths
-KEPT_SMALL = {"retention": {"bytes": "2kB", "age": "7d"}}
+CHANGED = {  # what has to be different for a window to be reached
+    "retention-uncommitted": {"retention": {"bytes": "2kB", "age": "7d"}},
+    "compaction-uncommitted": {"retention": {"compact": True}},
+    "compaction-unrecorded": {"retention": {"compact": True}},
+}
 
 
 class Drill(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,8 +129,7 @@ class _Task:
         prefix = f"drill-{self._seed}-{name}"
         apart = {"transport": {"topic": prefix}, "delivery": {"group": prefix}}  # never among the application's own
         changes = _merged(drill.changes, apart)
-        if name == "retention-uncommitted":
-            changes = _merged(changes, KEPT_SMALL)
+        changes = _merged(changes, CHANGED.get(name, {}))
         if name in ON_KAFKA:
             changes = _merged(changes, LOADED)
         chance = random.Random(f"{self._seed}:{name}")
@@ -191,7 +194,9 @@ def _chosen(drill: Drill, contract: Contract) -> list[str]:
     if drill.windows or drill.named:
         return list(dict.fromkeys([*drill.windows, *drill.named]))
     outside = any((contract.external.repeat, contract.external.reconcile, contract.external.quarantine))
-    return reachable(contract.delivery.mode, outside=outside)
+    names = reachable(contract.delivery.mode, outside=outside)
+    by_key = contract.transport.key is not None and contract.transport.form != "queue"
+    return [name for name in names if by_key or not name.startswith("compaction-")]
 
 
 def reachable(mode: str, *, outside: bool = True) -> list[str]:

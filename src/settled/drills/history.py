@@ -22,6 +22,7 @@ class Event(msgspec.Struct, omit_defaults=True, kw_only=True):
 
     publish      step (invoke, ok, fail: known not stored, info: not known), id, key, digest; ok: partition, offset
     log          what the log holds at the end: partition, offset, id, key, digest; begin: its first offsets
+    compacted    a partition of a topic in which the newest records of a key may take the place of older ones
     deliver      a handler is about to run: id, partition, offset, key, digest, epoch
     effect       a row of the side table: as deliver, and `n`, its place in the order of insertion
     ended        what the inbox (or the quarantine) says at the end: id, outcome

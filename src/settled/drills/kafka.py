@@ -17,6 +17,8 @@ OWN = "kafka-test:"  # as an engine's address: three brokers of the drill's own
 ELSEWHERE = {  # windows of the embedded log; on Kafka a broker is there, and no process of ours
     "append-written": "on Kafka the brokers append; their deaths are `leader-kill` and `broker-rolling-restart`",
     "retention-uncommitted": "on Kafka the brokers apply retention",
+    "compaction-uncommitted": "on Kafka the brokers compact",
+    "compaction-unrecorded": "on Kafka the brokers compact",
 }
 CALL_S = 30.0
 LEASE_S = 1.0

@@ -291,6 +291,8 @@ class World:
         for info in self.engine.topics([self.topic]):
             for part in info.partitions:
                 self.writer.write(Event(what="begin", partition=part.partition, offset=part.begin))
+                if info.spec.compact:
+                    self.writer.write(Event(what="compacted", partition=part.partition))
                 for record in self._read(part.partition, part.begin):
                     if record.id.startswith(self.prefix):
                         self.writer.write(history.of_record("log", record))

@@ -31,7 +31,7 @@ log = logging.getLogger("settled.engines.sqlite")
 
 KEYS = 100_000  # keys that are noted at once
 LONG_KEY = 32  # a longer key is noted by its digest
-CLAIM_S = 10.0  # one process at a time compacts a partition; a claim that is not renewed for so long is over
+CLAIM_S = 1.0  # one process at a time compacts a partition; a claim that is not renewed for so long is over
 REST_AFTER_S, REST_MOST_S = 0.005, 0.1  # a pass rests for as long as it works
 SHARE = 8  # tombstones that are due wait for others for this part of their time; a batch spans this part of the age
 
