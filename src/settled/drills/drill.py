@@ -36,7 +36,7 @@ from settled.windows import NAMES, WINDOWS
 
 EVERY_NAMED = NAMED | ON_KAFKA
 LOADED = {"delivery": {"group_size": {"records": 200}}}  # thousands of records a second, not single deaths
-CHANGED = {  # what has to be different for a window to be reached
+CHANGED: dict[str, dict[str, Any]] = {  # what has to be different for a window to be reached
     "retention-uncommitted": {"retention": {"bytes": "2kB", "age": "7d"}},
     "compaction-uncommitted": {"retention": {"compact": True}},
     "compaction-unrecorded": {"retention": {"compact": True}},
