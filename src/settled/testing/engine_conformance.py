@@ -19,6 +19,7 @@ import pytest
 
 from settled.engine import Engine, ProducerSpec
 from settled.errors import SettledError
+from settled.testing.engine_compaction import CompactionCases
 from settled.testing.engine_groups import GroupCases
 from settled.testing.engine_producers import ProducerCases
 from settled.testing.engine_records import RecordCases
@@ -26,7 +27,7 @@ from settled.testing.engine_tails import TailCases
 from settled.testing.engine_tools import EngineFactory, make_topic, message, names, publish
 
 
-class EngineConformance(RecordCases, ProducerCases, GroupCases, TailCases):
+class EngineConformance(RecordCases, ProducerCases, GroupCases, TailCases, CompactionCases):
     @pytest.fixture(autouse=True)
     def own_names(self) -> Iterator[None]:
         names.fresh()

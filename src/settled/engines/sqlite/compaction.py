@@ -118,11 +118,11 @@ class _Pass:
             return 0
         name = f"{self._part.topic.name}/{self._part.number}"
         try:
-            while start is not None:
-                end = self._note(start)
-                self._rewrite(end)
-                self._claim.record(end, self._stayed, self._tombstone)
-                start = end if start < end < self._part.end else None
+            more = True
+            while more:
+                start, more = self._note(start)
+                self._rewrite(start)
+                self._claim.record(start, self._stayed, self._tombstone)
         except Damaged as error:
             log.error("%s is not compacted any further: %s", name, error)
         except _Changed as change:
@@ -131,17 +131,17 @@ class _Pass:
             self._claim.release()
         return self._removed
 
-    def _note(self, start: int) -> int:
+    def _note(self, start: int) -> tuple[int, bool]:
         """Note the newest offset of each key from `start` on, until there are too many; returns how far it came, the
-        end of a batch."""
+        end of a batch, and whether there is more."""
         self._newest, end = {}, start
         for row, _, batch in self._batches(start):
             if batch.columns.keys is not None:
                 self._newest.update(zip(map(_noted, batch.columns.keys), batch.offsets, strict=True))
             end = max(end, row.next)
             if len(self._newest) >= KEYS:
-                break
-        return end
+                return end, True
+        return end, False
 
     def _rewrite(self, end: int) -> None:
         """Replace all batches below `end` of which something goes, or that are small."""
