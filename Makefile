@@ -48,5 +48,5 @@ $(VENV)/.core: pyproject.toml | $(VENV)/bin/python
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/pip install --quiet --editable '.[postgres,kafka,dev]'
+	$(BIN)/pip install --quiet --editable '.[postgres,kafka,rabbitmq,dev]'
 	@touch $@ $(VENV)/.core

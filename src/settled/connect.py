@@ -13,6 +13,8 @@ from settled.store import Store
 _ENGINES = {
     "sqlite": ("settled.engines.sqlite", "SqliteEngine", ""),
     "kafka": ("settled.engines.kafka", "KafkaEngine", "kafka"),
+    "rabbitmq": ("settled.engines.rabbitmq", "RabbitEngine", "rabbitmq"),
+    "rabbitmqs": ("settled.engines.rabbitmq", "RabbitEngine", "rabbitmq"),
 }
 _STORES = {
     "sqlite": ("settled.stores.sqlite", "SqliteStore", ""),
@@ -22,7 +24,8 @@ _STORES = {
 
 
 def engine(url: str) -> Engine:
-    """Open the log engine at `url`: sqlite:///orders.db (relative), sqlite:////var/lib/orders.db, kafka://host:port.
+    """Open the log engine at `url`: sqlite:///orders.db (relative), sqlite:////var/lib/orders.db, kafka://host:port,
+    rabbitmq://host:port/vhost.
 
     Raises ContractError for a URL that no engine takes, Unsupported when its extra is not installed, Unavailable,
     HistoryLost.

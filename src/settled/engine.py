@@ -7,6 +7,7 @@ Unavailable (which any may raise: nothing happened, trying again is safe), and w
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
@@ -18,6 +19,7 @@ Compression = Literal["none", "zstd"]
 Start = Literal["earliest", "latest"]
 Form = Literal["queue", "pubsub", "log", "notification"]
 Partition = tuple[str, int]  # topic, number
+NONE_AGAIN: Mapping[int, int] = MappingProxyType({})
 
 
 class Capabilities(msgspec.Struct, frozen=True):
@@ -199,7 +201,10 @@ class Producer(Protocol):
 
 
 class Assigned(msgspec.Struct, frozen=True, kw_only=True):
-    """The partition is this member's from now on, under `epoch`. Nothing is fetched until `start` is called."""
+    """The partition is this member's from now on, under `epoch`. Nothing is fetched until `start` is called.
+
+    `renumbered`: what the owner before had claimed and not settled comes again to any member, under new numbers.
+    """
 
     topic: str
     partition: int
@@ -209,6 +214,7 @@ class Assigned(msgspec.Struct, frozen=True, kw_only=True):
     begin: int
     end: int
     original: bool  # the partition was there when the group began: `start: latest` may apply to it
+    renumbered: bool = False
 
 
 class Revoking(msgspec.Struct, frozen=True, kw_only=True):
@@ -230,6 +236,8 @@ class Fetched(msgspec.Struct, frozen=True, kw_only=True):
 
     `gap_from` is set when the offsets from there to the first record (or `next_offset`) were wanted and are gone.
     `witness` fingerprints the log's content up to `next_offset`; see `Consumer.start`.
+    `again` names offsets of records that were claimed before, under other numbers, and did not end; and how many of
+    those claims ended with a process that may have died of the record. 0: with none.
     """
 
     topic: str
@@ -239,6 +247,7 @@ class Fetched(msgspec.Struct, frozen=True, kw_only=True):
     size: int  # expanded bytes: the sum of Record.size
     witness: bytes = b""
     gap_from: int | None = None
+    again: Mapping[int, int] = NONE_AGAIN
 
 
 class Stopped(msgspec.Struct, frozen=True, kw_only=True):

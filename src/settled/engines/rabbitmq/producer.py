@@ -1,0 +1,394 @@
+"""The producer: messages wait in an outbox, the connection's thread publishes them with `mandatory` and takes the
+broker's confirms. A message has ended when the broker confirmed it, or refused it: returned since no queue takes it, or
+not stored.
+
+After a lost connection what has no confirm is published again, in order, under the same ids. A refusal that closes the
+channel does not say which message it is about: from then on messages go one by one until the guilty one is found.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from pika.adapters.select_connection import SelectConnection
+from pika.channel import Channel
+from pika.spec import Basic, BasicProperties
+
+from settled import at_exit, scheduling, windows
+from settled.engine import ProducerSpec, Receipt
+from settled.engines.rabbitmq import faults
+from settled.engines.rabbitmq.connection import Link
+from settled.engines.rabbitmq.records import properties_of
+from settled.engines.rabbitmq.settings import Settings
+from settled.errors import ContractError, InvalidMessage, Refused, SettledError, TooLarge, Unavailable, Unsupported
+from settled.record import Message, checked
+
+FRESH_S = 60.0  # how long a topic's facts are taken for true
+TOGETHER = 256  # messages published without a look at what came in
+OVERHEAD = 400  # bytes that a message on its way takes beside its own
+
+
+class Route(msgspec.Struct, frozen=True):
+    """Where messages of a topic go. `limit`: bytes of a message."""
+
+    exchange: str
+    routing_key: str
+    limit: int
+    until: float  # monotonic
+    scheduled: bool = False  # a queue, which would have to obey what `settled.scheduling` asks
+
+
+class Sent(msgspec.Struct, gc=False):
+    """A message on its way."""
+
+    _home: RabbitProducer
+    topic: str
+    id: str
+    route: Route
+    properties: BasicProperties
+    body: bytes
+    size: int
+    deadline: float
+    ended: bool = False
+    error: SettledError | None = None
+
+    def done(self) -> bool:
+        return self.ended
+
+    def result(self, timeout: float | None = None) -> Receipt:
+        """The offset is -1: a queue does not tell the place of a message."""
+        if not self.ended and not self._home.wait(self, timeout):
+            raise TimeoutError(f"message {self.id!r} is not yet accepted after {timeout} s")
+        if self.error is not None:
+            raise self.error
+        return Receipt(self.topic, 0, -1, self.id)
+
+
+class RabbitProducer:
+    """Any thread may call it."""
+
+    def __init__(
+        self,
+        spec: ProducerSpec,
+        settings: Settings,
+        find: Callable[[str], Route],
+        closed: Callable[[RabbitProducer], None],
+    ) -> None:
+        """`find` finds a topic by name."""
+        self.spec = spec
+        self._settings, self._find, self._on_close = settings, find, closed
+        self._routes: dict[str, Route] = {}
+        self._lock = threading.Lock()  # guards what follows
+        self._moved = threading.Condition(self._lock)
+        self._outbox: deque[Sent] = deque()
+        self._buffered = 0
+        self._open = 0  # messages that have not ended
+        self._waiting = 0  # threads that wait for messages to end
+        self._pumping = False
+        self._failure: tuple[SettledError, int] | None = None
+        self._ended = False
+        # The connection's thread alone:
+        self._channel: Channel | None = None
+        self._flying: dict[int, Sent] = {}  # by delivery tag
+        self._tag = 0
+        self._returned = 0  # the tag of the last message that came back
+        self._careful = 0  # so many messages are published one by one
+        self._blocked = False
+        self._fault = ""
+        self._link = Link(settings, spec.identity or "producer", self)
+        self._link.start()
+        at_exit.add(self)
+
+    def send(self, message: Message, *, sequence: int | None = None) -> Sent:
+        if sequence is not None:
+            raise _no_sequences()
+        checked(message)
+        topic = message.topic
+        route = self._routes.get(topic)
+        now = time.monotonic()
+        if route is None or now > route.until:
+            route = self._route(topic, route)
+        if message.headers and route.scheduled:
+            _refuse_scheduling(message)
+        size = message.size
+        if size > route.limit:
+            raise _too_large(message, route.limit)
+        deadline = now + self._settings.publish_s
+        body = message.value or b""
+        sent = Sent(self, topic, message.id, route, properties_of(message), body, size + OVERHEAD, deadline)
+        with self._lock:
+            if self._ended:
+                raise Refused("this producer is closed", hint="open another one")
+            if self._buffered + sent.size > self.spec.buffer_bytes and self._open:
+                self._wait_for_room(sent.size)
+            self._outbox.append(sent)
+            self._buffered += sent.size
+            self._open += 1
+            if self._pumping:
+                return sent
+            self._pumping = True
+        self._link.call(self._pump)
+        return sent
+
+    def flush(self, timeout: float | None = None) -> None:
+        windows.reach("batch-closed")
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        with self._lock:
+            self._waiting += 1
+            try:
+                while self._open:
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        raise TimeoutError(f"{self._open} messages were not accepted within {timeout} s")
+                    self._moved.wait(min(left, 1.0))
+            finally:
+                self._waiting -= 1
+            failure, self._failure = self._failure, None
+        if failure is not None:
+            error, count = failure
+            raise type(error)(f"{count} messages are not confirmed: {error.message}", hint=error.hint) from error
+
+    def resume_point(self) -> int | None:
+        raise _no_sequences()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._ended:
+                return
+            self._ended = True
+        try:
+            self.flush()
+        finally:
+            self._link.close()
+            at_exit.remove(self)
+            self._on_close(self)
+
+    def wait(self, sent: Sent, timeout: float | None) -> bool:
+        """Until this message ended. False: not in time."""
+        windows.reach("batch-closed")
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        with self._lock:
+            self._waiting += 1
+            try:
+                while not sent.ended and (left := deadline - time.monotonic()) > 0:
+                    self._moved.wait(min(left, 1.0))
+            finally:
+                self._waiting -= 1
+        return sent.ended
+
+    # Steps of `send`.
+
+    def _route(self, topic: str, known: Route | None) -> Route:
+        try:
+            found = self._find(topic)
+        except Unavailable:
+            if known is None:
+                raise
+            found = msgspec.structs.replace(known, until=time.monotonic() + FRESH_S)
+        self._routes[topic] = found
+        return found
+
+    def _wait_for_room(self, size: int) -> None:
+        """With the lock. Messages end, if only by their own deadlines."""
+        until = time.monotonic() + 2 * self._settings.publish_s
+        self._waiting += 1
+        try:
+            while self._open and self._buffered + size > self.spec.buffer_bytes:
+                if time.monotonic() > until or self._ended:
+                    raise Unavailable(f"the buffer stays full: {self._fault}", hint="it is safe to try again")
+                self._moved.wait(1.0)
+        finally:
+            self._waiting -= 1
+
+    # The connection's thread.
+
+    def up(self, connection: SelectConnection) -> None:
+        connection.add_on_connection_blocked_callback(lambda *_: self._alarm(True))
+        connection.add_on_connection_unblocked_callback(lambda *_: self._alarm(False))
+        self._blocked = False
+        self._open_channel(connection)
+
+    def down(self, error: SettledError) -> None:
+        self._channel = None
+        self._fault = error.message
+        self._publish_again()
+        if isinstance(error, ContractError):  # nobody but a person mends it
+            with self._lock:
+                hopeless = list(self._outbox)
+                self._outbox.clear()
+            self._end_all([(sent, error) for sent in hopeless])
+
+    def tick(self) -> None:
+        """End what is overdue."""
+        now = time.monotonic()
+        with self._lock:
+            late = [sent for sent in self._outbox if sent.deadline < now] if self._overdue(now) else []
+            for sent in late:
+                self._outbox.remove(sent)
+        late += [self._flying.pop(tag) for tag, sent in list(self._flying.items()) if sent.deadline < now]
+        if late:
+            why = "it does not take messages now (a memory or disk alarm)" if self._blocked else self._fault
+            error = Unavailable(
+                f"the broker did not confirm it within {self._settings.publish_s:g} s{': ' if why else ''}{why}",
+                hint="it may be stored: sending it again under its id is safe",
+            )
+            self._end_all([(sent, error) for sent in late])
+        if self._outbox and self._channel is not None:
+            self._pump()
+
+    def _overdue(self, now: float) -> bool:
+        return bool(self._outbox) and self._outbox[0].deadline < now
+
+    def _open_channel(self, connection: SelectConnection) -> None:
+        def opened(channel: Channel) -> None:
+            self._tag, self._returned = 0, 0
+            channel.add_on_close_callback(lambda closed, error: self._channel_closed(connection, closed, error))
+            channel.add_on_return_callback(self._take_back)
+            channel.confirm_delivery(self._confirmed, lambda _: self._ready(channel))
+
+        connection.channel(on_open_callback=opened)
+
+    def _ready(self, channel: Channel) -> None:
+        self._channel, self._fault = channel, ""
+        self._pump()
+
+    def _channel_closed(self, connection: SelectConnection, channel: Channel, error: Exception) -> None:
+        """By the broker, for a message that it cannot take, or with the connection."""
+        if self._channel is not channel or not connection.is_open:
+            return
+        self._channel = None
+        if len(self._flying) == 1:
+            guilty = next(iter(self._flying.values()))
+            self._flying.clear()
+            found = faults.translate(error, "publishing", self._settings, topic=guilty.topic)
+            self._end_all([(guilty, found)])
+        else:
+            self._careful = len(self._flying)
+            self._publish_again()
+        self._open_channel(connection)
+
+    def _publish_again(self) -> None:
+        """What has no confirm is next, in its order."""
+        with self._lock:
+            self._outbox.extendleft(reversed(self._flying.values()))
+        self._flying.clear()
+
+    def _alarm(self, on: bool) -> None:
+        self._blocked = on
+
+    def _pump(self) -> None:
+        """Publish what waits. Called again while more does."""
+        channel = self._channel
+        while True:
+            with self._lock:
+                count = min(len(self._outbox), TOGETHER)
+                if channel is None or not count or (self._careful and self._flying) or channel is not self._channel:
+                    self._pumping = False
+                    return
+                if self._careful:
+                    count = 1
+                    self._careful -= 1
+                batch = [self._outbox.popleft() for _ in range(count)]
+            self._publish(channel, batch)
+            if count == TOGETHER:
+                self._link.call(self._pump)  # confirms that came in are taken first
+                return
+
+    def _publish(self, channel: Channel, batch: list[Sent]) -> None:
+        publish, flying, tag = channel.basic_publish, self._flying, self._tag
+        for sent in batch:
+            tag += 1
+            flying[tag] = sent
+            route = sent.route
+            publish(route.exchange, route.routing_key, sent.body, sent.properties, True)
+        self._tag = tag
+
+    def _take_back(self, channel: Channel, method: Basic.Return, properties: BasicProperties, _: bytes) -> None:
+        """A message that no queue takes. Its confirm follows; messages come back in the order in which they went."""
+        for tag, sent in self._flying.items():
+            if (
+                tag > self._returned
+                and sent.properties.message_id == properties.message_id
+                and (sent.route.exchange, sent.route.routing_key) == (method.exchange, method.routing_key)
+            ):
+                self._returned = tag
+                sent.error = _unroutable(sent.topic)
+                return
+
+    def _confirmed(self, frame: Any) -> None:
+        method, flying = frame.method, self._flying
+        tag, ended = method.delivery_tag, []
+        if method.multiple:
+            for known in flying:
+                if known > tag:
+                    break
+                ended.append(known)
+        elif tag in flying:
+            ended = [tag]
+        found = [flying.pop(each) for each in ended]
+        refused = _not_stored() if isinstance(method, Basic.Nack) else None
+        windows.reach("append-committed")
+        self._end_all([(sent, sent.error or refused) for sent in found])
+        if self._careful:
+            self._pump()
+
+    def _end_all(self, ended: list[tuple[Sent, SettledError | None]]) -> None:
+        if not ended:
+            return
+        with self._lock:
+            for sent, error in ended:
+                sent.error, sent.ended = error, True
+                self._buffered -= sent.size
+                if error is not None:
+                    first, count = self._failure or (error, 0)
+                    self._failure = (first, count + 1)
+            self._open -= len(ended)
+            if self._waiting:
+                self._moved.notify_all()
+
+
+def _refuse_scheduling(message: Message) -> None:
+    asked = scheduling.asked(message.headers)
+    if asked == scheduling.NOTHING:
+        return
+    name = next(name for name, _ in message.headers if name in scheduling.NAMES)
+    raise InvalidMessage(
+        f"message {message.id!r} asks for {name}: a queue on RabbitMQ obeys neither times, priorities nor tenants",
+        field=name,
+        hint="leave it out, or use the embedded queue",
+    )
+
+
+def _too_large(message: Message, limit: int) -> TooLarge:
+    return TooLarge(
+        f"message {message.id!r} has {message.size} bytes, above topic {message.topic!r}'s limit of {limit}",
+        field="value",
+        hint="store large content elsewhere and publish a reference, or raise the topic's max_message_bytes",
+    )
+
+
+def _unroutable(topic: str) -> ContractError:
+    return ContractError(
+        f"unroutable: no queue takes messages of topic {topic!r}, and this one is not stored",
+        field="topic",
+        value=topic,
+        hint="make the queue, or of pub/sub a first subscription (a worker does), and send it again",
+    )
+
+
+def _not_stored() -> Unavailable:
+    return Unavailable("the broker could not store it", hint="look at the broker's log; sending it again is safe")
+
+
+def _no_sequences() -> Unsupported:
+    return Unsupported(
+        "producers on RabbitMQ keep no sequences across restarts",
+        field="identity",
+        hint="publish again under the same event ids: the inbox refuses the second effect",
+    )

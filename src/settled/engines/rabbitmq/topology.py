@@ -1,0 +1,294 @@
+"""Queues and exchanges: named, made, compared, counted. Each call has a connection of its own, for as long as it takes.
+
+queue     the topic is a durable quorum queue of its name
+pub/sub   the topic is a durable fanout exchange of its name; each group has a quorum queue `topic:group` bound to it
+slots     the lock of a slot is an exclusive queue `topic:group:slot:n`: a second declaration is refused while the
+          connection that made it lives
+dead      beside each quorum queue stands `queue:dead`, where the broker puts what it gives up to deliver
+
+Names of topics and groups hold no colon, so none of these is another's. A quorum queue whose topic has one slot has a
+single active consumer: then, and only then, the order holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import msgspec
+import pika
+from pika.adapters.blocking_connection import BlockingChannel
+
+from settled.engine import TopicSpec
+from settled.engines.rabbitmq import faults
+from settled.engines.rabbitmq.settings import Settings
+from settled.errors import ContractError, SettledError, Unavailable, Unsupported
+from settled.record import checked_name
+
+SLOTS = 1_000  # of a topic whose number was not told to this process
+NAME_BYTES = 255
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+FORMS = ("queue", "pubsub")
+
+
+class Source(msgspec.Struct, frozen=True):
+    """Where a group takes a topic's records from."""
+
+    topic: str
+    queue: str
+    slots: int
+    single: bool  # a single active consumer: order holds
+    pubsub: bool = False
+
+    def lock(self, group: str, slot: int) -> str:
+        return f"{self.topic}:{group}:slot:{slot}"
+
+
+class Counted(msgspec.Struct, frozen=True):
+    ready: int
+    consumers: int
+
+
+class Topology:
+    """Any thread may call it. Each step is bounded by the URL's connect_timeout; then it raises Unavailable."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def connect(self) -> list[str]:
+        """The names of the clusters that the addresses which answer belong to, one for each. Raises what the last
+        address said when none answers."""
+        found: list[str] = []
+        fault: SettledError | None = None
+        for turn in range(len(self.settings.addresses)):
+            try:
+                with self._connection(turn) as connection:
+                    found.append(str(connection._impl.server_properties.get("cluster_name", "")))
+            except Unavailable as error:
+                fault = error
+        if not found and fault is not None:
+            raise fault
+        return found
+
+    def ensure(self, spec: TopicSpec) -> None:
+        """Make the topic, or compare it: one that is there with other arguments is refused, and nothing is changed."""
+        _check(spec)
+        name = spec.name
+        what = f"making topic {name!r}"
+        with self._channels(what, name) as channel:
+            exchange = self._is_exchange(channel, name)
+            if spec.form == "queue":
+                if exchange:
+                    raise _other_form(name, "pubsub", "queue")
+                self._declare(channel, name, single=spec.partitions == 1)
+                return
+            if not exchange and self._count(channel, name) is not None:
+                raise _other_form(name, "queue", "pubsub")
+            channel(lambda ch: ch.exchange_declare(name, "fanout", durable=True))
+
+    def source(self, topic: str, group: str, *, ordered: bool, told: int | None) -> Source:
+        """Where a group takes the topic from; of pub/sub, its subscription is made. `told`: how many slots it has, as
+        far as this process knows. Raises ContractError where the order that is asked for cannot be kept."""
+        if told is not None and told > 1 and ordered:
+            raise _unordered(topic, told)
+        queue = f"{topic}:{group}"
+        if len(f"{queue}:slot:1000".encode()) > NAME_BYTES:
+            raise ContractError(
+                f"topic {topic!r} and group {group!r} are too long together",
+                field="group",
+                value=group,
+                hint="RabbitMQ takes names of 255 bytes; shorten one of them",
+            )
+        with self._channels(f"joining topic {topic!r}", topic) as channel:
+            if self._is_exchange(channel, topic):
+                single = told == 1 or (told is None and ordered)
+                self._declare(channel, queue, single=single)
+                channel(lambda ch: ch.queue_bind(queue, topic))
+                return Source(topic, queue, 1 if single else told or SLOTS, single, pubsub=True)
+            if self._count(channel, topic) is None:
+                raise faults.absent(topic)
+            single = told == 1 if told is not None else self._is_single(channel, topic)
+            self._declare(channel, topic, single=single)
+        if ordered and not single:
+            raise _unordered(topic, told)
+        return Source(topic, topic, 1 if single else told or SLOTS, single)
+
+    def counted(self, topic: str) -> tuple[bool, Counted | None]:
+        """Whether the topic is pub/sub, and what its queue holds; none: there is no such topic, or it is pub/sub."""
+        with self._channels(f"looking at topic {topic!r}", topic) as channel:
+            if self._is_exchange(channel, topic):
+                return True, None
+            return False, self._count(channel, topic)
+
+    def dead(self, queue: str) -> int:
+        """How many messages the broker gave up to deliver."""
+        with self._channels(f"looking at {queue!r}", queue) as channel:
+            found = self._count(channel, f"{queue}:dead")
+            return 0 if found is None else found.ready
+
+    def held(self, source: Source, group: str) -> list[int]:
+        """The slots that some member holds now."""
+        found = []
+        with self._channels(f"looking at group {group!r}", source.topic) as channel:
+            for slot in range(min(source.slots, SLOTS)):
+                code = channel.code(partial(_look, name=source.lock(group, slot)))
+                if code == faults.LOCKED:
+                    found.append(slot)
+                elif code == faults.NOT_FOUND and source.slots == SLOTS:
+                    break  # members take the first that is free: there are no more, or nearly
+        return found
+
+    # Steps.
+
+    def _declare(self, channel: _Channels, queue: str, *, single: bool) -> None:
+        dead = f"{queue}:dead"
+        channel(lambda ch: ch.queue_declare(dead, durable=True, arguments={"x-queue-type": "quorum"}))
+        arguments = self.arguments(queue, single=single)
+        channel(lambda ch: ch.queue_declare(queue, durable=True, arguments=arguments))
+
+    def arguments(self, queue: str, *, single: bool) -> dict[str, Any]:
+        """What a quorum queue of settled's is declared with."""
+        single_active = {"x-single-active-consumer": True} if single else {}
+        return {
+            "x-queue-type": "quorum",
+            "x-delivery-limit": self.settings.delivery_limit,
+            "x-dead-letter-exchange": "",
+            "x-dead-letter-routing-key": f"{queue}:dead",
+            "x-dead-letter-strategy": "at-least-once",
+            "x-overflow": "reject-publish",
+            **single_active,
+        }
+
+    def _is_single(self, channel: _Channels, queue: str) -> bool:
+        """By comparison: the broker refuses a declaration with another argument, and changes nothing."""
+        arguments = self.arguments(queue, single=True)
+        return channel.code(lambda ch: ch.queue_declare(queue, durable=True, arguments=arguments)) == 0
+
+    def _is_exchange(self, channel: _Channels, name: str) -> bool:
+        return channel.code(lambda ch: ch.exchange_declare(name, passive=True)) == 0
+
+    def _count(self, channel: _Channels, queue: str) -> Counted | None:
+        found: list[Any] = []
+        code = channel.code(lambda ch: found.append(ch.queue_declare(queue, passive=True).method))
+        if code == faults.NOT_FOUND:
+            return None
+        if code == faults.LOCKED:
+            raise ContractError(f"queue {queue!r} is exclusive to another program", field="topic", value=queue)
+        return Counted(found[0].message_count, found[0].consumer_count)
+
+    @contextmanager
+    def _connection(self, turn: int) -> Iterator[pika.BlockingConnection]:
+        what = "connecting to RabbitMQ"
+        try:
+            connection = pika.BlockingConnection(self.settings.parameters(turn, "settled"))
+        except faults.ERRORS as error:
+            raise faults.translate(error, what, self.settings) from error
+        try:
+            faults.require_broker(connection._impl.server_properties)
+            yield connection
+        finally:
+            with contextlib.suppress(*faults.ERRORS):
+                connection.close()
+
+    @contextmanager
+    def _channels(self, what: str, topic: str) -> Iterator[_Channels]:
+        fault: SettledError | None = None
+        for turn in range(len(self.settings.addresses)):
+            opening = self._connection(turn)
+            try:
+                connection = opening.__enter__()
+            except Unavailable as error:
+                fault = error
+                continue
+            try:
+                yield _Channels(connection, what, topic, self.settings)
+            finally:
+                opening.__exit__(None, None, None)
+            return
+        assert fault is not None
+        raise fault
+
+
+class _Channels:
+    """A channel, and another one after each refusal: a refusal closes the channel."""
+
+    def __init__(self, connection: pika.BlockingConnection, what: str, topic: str, settings: Settings) -> None:
+        self._connection, self._what, self._topic, self._settings = connection, what, topic, settings
+        self._channel: BlockingChannel | None = None
+
+    def __call__(self, step: Callable[[BlockingChannel], Any]) -> None:
+        """Do it. Raises the translated refusal."""
+        try:
+            if self._channel is None or not self._channel.is_open:
+                self._channel = self._connection.channel()
+            step(self._channel)
+        except faults.ERRORS as error:
+            raise faults.translate(error, self._what, self._settings, topic=self._topic) from error
+
+    def code(self, step: Callable[[BlockingChannel], Any]) -> int:
+        """Do it; the code of the refusal, 0: it was done. Rights that are missing are raised."""
+        try:
+            self(step)
+        except SettledError as error:
+            code = faults.code_of(error.__cause__)
+            if code in (faults.NOT_FOUND, faults.LOCKED, faults.PRECONDITION_FAILED):
+                return code
+            raise
+        return 0
+
+
+def _look(channel: BlockingChannel, name: str) -> None:
+    channel.queue_declare(name, passive=True)
+
+
+def _check(spec: TopicSpec) -> None:
+    checked_name("topic", spec.name)
+    if spec.form not in FORMS:
+        raise Unsupported(
+            f"RabbitMQ keeps no {spec.form} here: there are {' and '.join(FORMS)}",
+            field="form",
+            value=spec.form,
+            hint="choose transport.form: queue or pubsub, or an engine that has logs",
+        )
+    if spec.name.startswith("amq."):
+        raise ContractError("names that begin with amq. are the broker's", field="topic", value=spec.name)
+    if spec.compact or spec.retention_bytes is not None:
+        field = "compact" if spec.compact else "retention_bytes"
+        raise Unsupported(
+            f"a {spec.form} on RabbitMQ keeps each record until it is settled: {field} says nothing there",
+            field=field,
+            hint="leave it out",
+        )
+    if not 1 <= spec.partitions <= SLOTS:
+        raise ContractError(
+            f"{spec.partitions} slots are not from 1 to {SLOTS}", field="partitions", value=spec.partitions
+        )
+    if spec.retention_s is not None and spec.retention_s <= 0:
+        raise ContractError("retention must be above 0", field="retention_s", value=spec.retention_s)
+    limit = spec.max_message_bytes
+    if limit is not None and not 0 < limit <= MAX_MESSAGE_BYTES:
+        raise ContractError(
+            f"a limit of {limit} bytes is not from 1 to {MAX_MESSAGE_BYTES}", field="max_message_bytes", value=limit
+        )
+
+
+def _other_form(name: str, there: str, wanted: str) -> ContractError:
+    return ContractError(
+        f"topic {name!r} is a {there}, not a {wanted}",
+        field="form",
+        value=wanted,
+        hint="choose another name, or state the form that it has",
+    )
+
+
+def _unordered(topic: str, slots: int | None) -> ContractError:
+    told = f"{slots} slots" if slots is not None else "several slots"
+    return ContractError(
+        f"topic {topic!r} has {told}: its members compete, and no order can be kept",
+        field="ordering",
+        value="key",
+        hint="state delivery.ordering: none; or one slot, transport.partitions: 1, of which one member works at a time",
+    )

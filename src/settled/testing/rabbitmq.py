@@ -1,0 +1,194 @@
+"""Real RabbitMQ nodes for tests: the one that SETTLED_TEST_RABBITMQ names, or one that the tests start from Debian's
+package `rabbitmq-server`. All test processes of a user share it; each test has queues of its own (`unique`). A test
+that harms nodes starts its own: `with own_nodes() as nodes`, or `own_nodes(3)` for a cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from settled.errors import Unavailable
+from settled.testing.kafka_jars import locked
+from settled.testing.rabbitmq_keeper import HOST, server
+
+VARIABLE = "SETTLED_TEST_RABBITMQ"
+READY_S = 120.0
+ANSWER_S = 30.0
+PATIENCE_S = 5.0  # how long the keeper waits for a next user
+
+
+def url() -> str:
+    """The URL of a node on which queues may be made. Skips the test where there is none, fails in CI."""
+    return os.environ.get(VARIABLE) or shared().url
+
+
+class Nodes:
+    """A user of the nodes that a keeper keeps in `folder`; close it. Any thread.
+
+    ports   where each node listens for clients, by its number from 1
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._keeper = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._keeper.settimeout(ANSWER_S)
+        self._keeper.connect(str(folder / "socket"))
+        told = json.loads((folder / "ports.json").read_text())
+        self.ports: dict[int, int] = {int(number): port for number, port in told.items()}
+
+    @property
+    def url(self) -> str:
+        return f"rabbitmq://guest:guest@{','.join(f'{HOST}:{port}' for port in self.ports.values())}/"
+
+    def kill(self, node: int = 1) -> None:
+        """SIGKILL; back when it is dead."""
+        self._ask(do="signal", node=node, signal=signal.SIGKILL)
+
+    def start(self, node: int = 1) -> None:
+        self._ask(do="start", node=node)
+
+    def wait_ready(self) -> None:
+        """Until all nodes that should run answer, and know one another."""
+        for node in self.ports:
+            self._until(functools.partial(self.speaks, node), f"node {node} answers")
+        if len(self.ports) > 1:
+            self._until(lambda: len({self._cluster(node) for node in self.ports}) == 1, "one cluster")
+
+    def speaks(self, node: int) -> bool:
+        return self._cluster(node) is not None
+
+    def close(self) -> None:
+        self._keeper.close()
+
+    def _cluster(self, node: int) -> str | None:
+        import pika
+        from pika.exceptions import AMQPError
+
+        try:
+            connection = pika.BlockingConnection(
+                pika.ConnectionParameters(HOST, self.ports[node], socket_timeout=2, blocked_connection_timeout=5)
+            )
+        except (AMQPError, OSError):
+            return None
+        properties = connection._impl.server_properties
+        connection.close()
+        return str(properties["cluster_name"])
+
+    def _until(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + READY_S
+        pause = threading.Event()
+        while not condition():
+            if not all(self._ask(do="state").values()) or time.monotonic() > deadline:
+                raise Unavailable(f"the test nodes: not {what}; {self._printed()}", hint="look at what it printed")
+            pause.wait(0.1)
+
+    def _printed(self) -> str:
+        logs = sorted(self._folder.glob("node-*.log"))
+        return "\n".join(f"{log.name}: {log.read_text(errors='replace')[-1500:]}" for log in logs)
+
+    def _ask(self, **asked: Any) -> dict[int, int]:
+        with self._lock:
+            self._keeper.sendall(json.dumps(asked).encode() + b"\n")
+            answer = b""
+            while not answer.endswith(b"\n"):
+                more = self._keeper.recv(4096)
+                if not more:
+                    raise ConnectionError("the keeper has gone")
+                answer += more
+        return {int(node): int(process) for node, process in json.loads(answer).items()}
+
+
+@functools.cache
+def shared() -> Nodes:
+    """The node that all processes of this user share, held until this process ends."""
+    _require_package()
+    home = Path(tempfile.gettempdir()) / f"settled-rabbitmq-{os.getuid()}"
+    with locked(home / "lock"):
+        place = home / "shared"
+        with contextlib.suppress(OSError, Unavailable):
+            found = Nodes(Path(place.read_text()))
+            found.wait_ready()
+            return found
+        folder = Path(tempfile.mkdtemp(prefix="node-", dir=home)) / "nodes"
+        _keep(folder, PATIENCE_S, 1)
+        place.write_text(str(folder))
+        found = Nodes(folder)
+        found.wait_ready()
+        return found
+
+
+@contextmanager
+def own_nodes(count: int = 1) -> Iterator[Nodes]:
+    """Nodes that may be killed. Skips the test where there is no package, fails in CI."""
+    _require_package()
+    with tempfile.TemporaryDirectory(prefix="settled-rabbitmq-", ignore_cleanup_errors=True) as parent:
+        folder = Path(parent) / "nodes"
+        keeper = _keep(folder, 0.0, count)
+        try:
+            nodes = Nodes(folder)
+            try:
+                nodes.wait_ready()
+                yield nodes
+            finally:
+                nodes.close()
+        finally:
+            keeper.terminate()
+            keeper.wait(ANSWER_S)
+
+
+def unique(name: str) -> str:
+    """A name that no other test uses, for a topic or a group."""
+    return f"{name}-{uuid.uuid4().hex[:12]}"
+
+
+def _keep(folder: Path, patience: float, nodes: int) -> subprocess.Popen[bytes]:
+    """Start a keeper for nodes in `folder`. Back when it listens."""
+    folder.mkdir(parents=True)
+    log = folder.with_suffix(".log")
+    with log.open("wb") as file:
+        keeper = subprocess.Popen(
+            [sys.executable, "-m", "settled.testing.rabbitmq_keeper", str(folder), str(patience), str(nodes)],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+        )
+    _KEEPERS.append(keeper)
+    end = time.monotonic() + READY_S
+    pause = threading.Event()
+    while not (folder / "socket").exists():
+        if keeper.poll() is not None or time.monotonic() > end:
+            raise Unavailable(f"the test nodes did not start: {log.read_text()[-2000:]}", hint="see the message")
+        pause.wait(0.05)
+    return keeper
+
+
+_KEEPERS: list[subprocess.Popen[bytes]] = []  # a keeper outlives who started it; it is not waited for
+
+
+def _require_package() -> None:
+    if server() is None:
+        _absent("install rabbitmq-server")
+
+
+def _absent(why: str) -> NoReturn:
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"no RabbitMQ: {why} or set {VARIABLE}")
+    pytest.skip(f"no RabbitMQ: {why} or set {VARIABLE}")
