@@ -1,4 +1,4 @@
-"""Ephemeral subscriptions: killed at any time, what they missed is what they are told, counted against what was sent."""
+"""Ephemeral subscriptions: killed at any time, what they missed is what they are told and it adds up."""
 
 from __future__ import annotations
 

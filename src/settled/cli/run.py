@@ -138,7 +138,7 @@ class _Narrator:
         self._failures: set[str] = set()
 
     def hear(self, event: Event) -> None:
-        from settled.events import AttemptFailed, GapFound, PartitionChanged, Settled, StateChanged
+        from settled.events import AttemptFailed, GapFound, HintsLost, PartitionChanged, Settled, StateChanged, Swept
 
         match event:
             case Settled(counts=counts):
@@ -153,6 +153,10 @@ class _Narrator:
                 say(f"{self._name}: {place} failed ({failure.kind}): {failure.error}: {failure.message[:300]}")
             case PartitionChanged(topic=topic, partition=partition, change="stopped" | "lost" as change, why=why):
                 say(f"{self._name}: {topic}/{partition} {change}: {why}")
+            case HintsLost(passed=passed, dropped=dropped):
+                say(f"{self._name}: {passed} hints passed unread, {dropped} were too many to hold")
+            case Swept(failure=failure) if failure is not None:
+                say(f"{self._name}: the sweep failed ({failure.kind}): {failure.error}: {failure.message[:300]}")
             case GapFound():
                 lost = event.next - event.first
                 say(f"{self._name}: {event.topic}/{event.partition}: gap of {lost} from {event.first} on")
