@@ -20,6 +20,7 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     mode              what a crash may do: lose (at-most-once), repeat (at-least-once), neither (effectively-once)
     start             where a group that is new begins
     ordered           records of a key run in order, one at a time
+    shared            what this member does not take others may: it is a queue, and little is taken ahead
     concurrency       groups side by side; none: 1, and up to 4 while handlers wait, where the store runs transactions
                       in parallel (see pool.py)
     group_records, group_bytes, target_s, linger_s   bounds of one transaction, see flow.GroupSize; a group waits up to
@@ -35,6 +36,7 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode = "effectively-once"
     start: Start = "earliest"
     ordered: bool = True
+    shared: bool = False
     concurrency: int | None = None
     group_records: int = 2000
     group_bytes: int = 8 * 1024 * 1024

@@ -216,7 +216,7 @@ class Worker:
     def _fetch_ahead(self, now: float) -> None:
         assert self._consumer is not None
         records, size = self._room(now)
-        if records and self._dispatch.ready() < self._subscription.group_records:
+        if records and self._dispatch.ready() < self._group_records:
             self._deliveries += self._consumer.poll(0.0, records=records, bytes=size)
             self._take_deliveries()
 
@@ -247,9 +247,14 @@ class Worker:
         """What may be fetched: nothing during an outage, nor while enough is ready."""
         if now < self._not_before:
             return 0, 0
-        ahead = FETCH_AHEAD * self._subscription.group_records - self._dispatch.ready()
+        ahead = FETCH_AHEAD * self._group_records - self._dispatch.ready()
         records, size = self._in_flight.room()
         return (min(records, ahead), size) if ahead > 0 else (0, 0)
+
+    @property
+    def _group_records(self) -> int:
+        """How large a group may be: of a queue, as large as groups are now."""
+        return self._dispatch.size.size if self._subscription.shared else self._subscription.group_records
 
     def _timeout(self, now: float) -> float:
         """How long to wait for something to happen; executors wake the owner when they have nothing to do."""
@@ -287,6 +292,8 @@ class Worker:
             if self._subscription.on_gap == "stop":
                 self._ownership.stop(place, _gap(place, fetched.gap_from, first))
                 return
+        if fetched.again:
+            self._ownership.recognise(found, fetched)
         now_us = self._store.clock_us() if found.attempts else 0
         self._in_flight.add(place, len(fetched.records), fetched.size)
         failed = found.receive(fetched)

@@ -29,12 +29,12 @@ RESERVED = 10_000
 
 
 class Part(msgspec.Struct, frozen=True):
-    """What goes to one partition; of a queue also what its pool must know of each record."""
+    """What goes to one partition; of a queue also what its pool must know of them."""
 
     topic: Topic
     partition: int
     encoded: Encoded
-    items: Sequence[tuple[Any, ...]] = ()
+    runs: Sequence[tuple[Any, ...]] = ()
 
 
 class By(msgspec.Struct, frozen=True):
@@ -106,10 +106,10 @@ class Appender:
             batches += (row, base, count, size, accepted_us, check, end.chain, encoded.compression, encoded.payload)
             bases.append(base)
         connection.execute(_insert_sql(len(rows)), batches)
-        queued = [(number, part) for number, part in enumerate(parts) if part.items]
+        queued = [(number, part) for number, part in enumerate(parts) if part.runs]
         if queued:  # the rows of one INSERT have numbers without a hole
             first = connection.last_insert_rowid() - len(rows) + 1
-            pool.add(connection, [(part.topic.id, first + number, part.items) for number, part in queued])
+            pool.add(connection, [(part.topic.id, first + number, part.runs) for number, part in queued])
         connection.execute(_move_sql(len(ends)), [each for row, end in ends.items() for each in end.moved(row)])
 
 

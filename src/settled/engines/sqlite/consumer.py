@@ -198,17 +198,25 @@ class SqliteConsumer:
         return found or self._claim([cursor for cursor in cursors if isinstance(cursor, Slot)], records, size)
 
     def _claim(self, slots: list[Slot], records: int, size: int) -> list[Delivery]:
+        """From one slot after the other, until there is no more room or nothing to claim."""
+        found: list[Delivery] = []
         for slot in slots:
             owns = partial(self._membership.owns, topic=slot.topic.id, number=slot.number)
             ordered = self._membership.spec.ordered
             one, passed_on = slot.fetch(self._database, owns, ordered=ordered, records=records, size=size)
             if passed_on:
                 self._waker.wake("records")
+            if one is None:
+                continue
+            found.append(one)
             if isinstance(one, Stopped):
                 self._lanes[one.topic, one.partition].stopped = True
-            if one is not None:
-                return [one]
-        return []
+                continue
+            records -= len(one.records)
+            size -= one.size
+            if records <= 0 or size <= 0:
+                break
+        return found
 
     def _due_s(self) -> float:
         """Seconds until the first scheduled record is due of a queue in which this member could claim it."""

@@ -140,26 +140,19 @@ def chosen(batch: Unpacked, places: Sequence[int]) -> tuple[Unpacked, int]:
 def decode(topic: str, identity: bytes, partition: int, stored: Stored, payload: bytes) -> list[Record]:
     """The batch's records. Raises Damaged, naming them, when the bytes are not those that were stored."""
     batch = unpack(topic, identity, partition, stored, payload)
+    return records(batch, topic, partition, batch.offsets)
+
+
+def records(batch: Unpacked, topic: str, partition: int, offsets: Sequence[int], first: int = 0) -> list[Record]:
+    """The batch's records from `first` on, one for each of `offsets`, which are theirs from now on."""
     columns = batch.columns
     nothing: Any = repeat(None)
-    return list(
-        map(
-            Record,
-            repeat(topic),
-            repeat(partition),
-            batch.offsets,
-            columns.keys or nothing,
-            columns.values or nothing,
-            columns.headers or repeat(()),
-            columns.ids,
-            columns.types or nothing,
-            columns.versions or nothing,
-            columns.event_times or nothing,
-            columns.correlations or nothing,
-            columns.causations or nothing,
-            repeat(stored.accepted_us) if stored.kept is None else batch.times,
-        )
-    )
+    parts: list[Any] = [columns.keys, columns.values, columns.headers or repeat(()), columns.ids]
+    parts += [columns.types, columns.versions, columns.event_times, columns.correlations, columns.causations]
+    parts = [nothing if part is None else part for part in (*parts, batch.times)]
+    if first or len(offsets) < len(batch.offsets):
+        parts = [part if isinstance(part, repeat) else part[first : first + len(offsets)] for part in parts]
+    return list(map(Record, repeat(topic), repeat(partition), offsets, *parts))
 
 
 def unpack(topic: str, identity: bytes, partition: int, stored: Stored, payload: bytes) -> Unpacked:

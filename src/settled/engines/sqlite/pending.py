@@ -13,7 +13,7 @@ import msgspec
 from settled.engine import Compression, Receipt
 from settled.engines.sqlite.append import Part
 from settled.engines.sqlite.encoding import encode
-from settled.engines.sqlite.pool import items_of
+from settled.engines.sqlite.pool import runs_of
 from settled.engines.sqlite.topics import Topic
 from settled.errors import SettledError, TooLarge
 from settled.partition import partition_of
@@ -132,7 +132,7 @@ class Batch:
                         one.topic,
                         one.partition,
                         encode(one.rows, compression),
-                        items_of(one.rows) if one.topic.queue else (),
+                        runs_of(one.rows) if one.topic.queue else (),
                     )
                     for one in groups
                 ]

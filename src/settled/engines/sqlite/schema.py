@@ -118,23 +118,47 @@ _STEPS: dict[int, tuple[str, ...]] = {
         "ALTER TABLE log_topic ADD COLUMN form TEXT NOT NULL DEFAULT 'log'",
         "ALTER TABLE log_topic ADD COLUMN compact INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE log_topic ADD COLUMN tombstone_us INTEGER NOT NULL DEFAULT 86400000000",
-        """CREATE TABLE log_item (
-            seq INTEGER PRIMARY KEY,         -- in the order of acceptance
+        # A queue's records that are not settled, in runs: `count` records of a batch (a row of log_batch) from `place`
+        # on, which are ready, scheduled for later, or claimed into a slot. `size`: expanded bytes, about.
+        """CREATE TABLE log_ready (
             topic INTEGER NOT NULL,
-            batch INTEGER NOT NULL,          -- the log_batch that holds the record, and its place in it from 0
-            place INTEGER NOT NULL,
-            key INTEGER,                     -- a hash of the record's key; none: it has none
             tenant BLOB NOT NULL,
-            priority INTEGER NOT NULL,
-            due_us INTEGER NOT NULL,         -- 0: ready
-            size INTEGER NOT NULL,           -- expanded bytes, about
-            slot INTEGER,                    -- who claimed it, and the number of the claim there; none: nobody
-            claim INTEGER
-        ) STRICT""",
-        "CREATE INDEX log_item_ready ON log_item (topic, tenant, priority DESC, seq) WHERE slot IS NULL AND due_us = 0",
-        "CREATE INDEX log_item_due ON log_item (topic, due_us) WHERE slot IS NULL AND due_us > 0",
-        "CREATE INDEX log_item_claim ON log_item (topic, slot, claim) WHERE slot IS NOT NULL",
-        "CREATE INDEX log_item_key ON log_item (topic, key) WHERE slot IS NOT NULL AND key IS NOT NULL",
+            urgency INTEGER NOT NULL,        -- 9 less the priority: the lowest first
+            batch INTEGER NOT NULL,
+            place INTEGER NOT NULL,
+            count INTEGER NOT NULL,
+            size INTEGER NOT NULL,
+            PRIMARY KEY (topic, tenant, urgency, batch, place)
+        ) STRICT, WITHOUT ROWID""",
+        """CREATE TABLE log_later (
+            topic INTEGER NOT NULL,
+            due_us INTEGER NOT NULL,
+            batch INTEGER NOT NULL,
+            place INTEGER NOT NULL,
+            count INTEGER NOT NULL,
+            size INTEGER NOT NULL,
+            tenant BLOB NOT NULL,
+            urgency INTEGER NOT NULL,
+            PRIMARY KEY (topic, due_us, batch, place)
+        ) STRICT, WITHOUT ROWID""",
+        """CREATE TABLE log_claim (
+            topic INTEGER NOT NULL,
+            slot INTEGER NOT NULL,
+            number INTEGER NOT NULL,         -- of the first record; the others follow
+            batch INTEGER NOT NULL,
+            place INTEGER NOT NULL,
+            count INTEGER NOT NULL,
+            size INTEGER NOT NULL,
+            PRIMARY KEY (topic, slot, number)
+        ) STRICT, WITHOUT ROWID""",
+        """CREATE TABLE log_bound (
+            topic INTEGER NOT NULL,
+            key INTEGER NOT NULL,            -- a hash of it
+            slot INTEGER NOT NULL,           -- where its claims are, as long as the last is not settled
+            last INTEGER NOT NULL,
+            PRIMARY KEY (topic, key)
+        ) STRICT, WITHOUT ROWID""",
+        "CREATE INDEX log_bound_last ON log_bound (topic, slot, last)",
         """CREATE TABLE log_slot (
             topic INTEGER NOT NULL,
             slot INTEGER NOT NULL,

@@ -1,116 +1,113 @@
-"""Queues: a pool of items, and slots into which members claim them. An item stands for one record of a batch.
+"""Queues: members claim records from a pool into slots.
 
 A slot is what a partition is to a log: one member owns it at a time, under an epoch, and what it claims gets rising
 numbers there. A claim is one short transaction that looks at the ownership first, so a member that lost its slot claims
-nothing more. Settled claims are removed from the front; a batch goes when none of its items is left. Neither needs a
-sync: after a power cut items are free again or claimed still, and the inbox knows what became of them.
+nothing more. Settled claims are removed from the front. Neither needs a sync: after a power cut records are free again
+or claimed still, and the inbox knows what became of them.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from zlib import crc32
 
+import apsw
 import msgspec
 
-from settled import clock, windows
+from settled import windows
 from settled.engine import Fetched, Stopped
 from settled.engines.sqlite import pool
 from settled.engines.sqlite.database import Connection, Database
-from settled.engines.sqlite.encoding import Stored, decode
+from settled.engines.sqlite.encoding import Stored, Unpacked, records, unpack
 from settled.engines.sqlite.topics import Topic
 from settled.errors import Damaged, SettledError
 from settled.record import Record
 
 log = logging.getLogger("settled.engines.sqlite")
 
-AT_ONCE = 500  # claims in one transaction
+AT_ONCE = 2000  # records claimed in one transaction
 KEPT = 16  # batches that a reader keeps decoded
-REMOVED = 2000  # settled claims in one transaction
-ROUNDS = 10  # times AT_ONCE items are looked at for one claim, where most belong to other slots
+REMOVED = 2000  # settled runs of claims in one transaction
+ROUNDS = 5  # times AT_ONCE records are moved for one claim, where most belong to other slots
 TENANTS = 1000  # that are considered for one claim
 
-_READY = "topic = ?1 AND tenant = ?2 AND slot IS NULL AND due_us = 0"
-_BOUND = "(SELECT o.slot FROM log_item AS o WHERE o.topic = ?1 AND o.key = i.key AND o.slot IS NOT NULL LIMIT 1)"
-_PICK = (
-    "SELECT seq, batch, place, size, {key}, {bound} FROM log_item AS i WHERE {ready}{more} ORDER BY {order} LIMIT ?3"
-)
-_ANY = _PICK.format(key="NULL", bound="NULL", ready=_READY, more="", order="priority DESC, seq")
-_KEYED = _PICK.format(key="key", bound=_BOUND, ready=_READY, more=" AND priority = ?4", order="seq")
-_KEYED_MIXED = _PICK.format(key="key", bound=_BOUND, ready=_READY, more="", order="seq")
-_PRIORITIES = (
-    f"SELECT (SELECT priority FROM log_item WHERE {_READY} ORDER BY priority DESC LIMIT 1),"
-    f" (SELECT priority FROM log_item WHERE {_READY} ORDER BY priority LIMIT 1)"
-)
+_RUNS = "SELECT urgency, batch, place, count, size FROM log_ready WHERE topic = ? AND tenant = ? ORDER BY {order}"
+_BY_PRIORITY = _RUNS.format(order="urgency, batch, place")
+_AS_ACCEPTED = _RUNS.format(order="batch, place")
+_TAKEN = "DELETE FROM log_ready WHERE topic = ? AND tenant = ? AND urgency = ? AND batch = ? AND place = ?"
+_TYPICAL = "SELECT avg(size / count) FROM (SELECT size, count FROM log_ready WHERE topic = ? LIMIT 20)"
 _TENANTS = (
     "WITH RECURSIVE found (tenant) AS ("
-    " SELECT min(tenant) FROM log_item WHERE topic = ?1 AND slot IS NULL AND due_us = 0"
-    " UNION ALL SELECT (SELECT min(tenant) FROM log_item WHERE topic = ?1 AND slot IS NULL AND due_us = 0"
-    " AND tenant > found.tenant) FROM found WHERE found.tenant IS NOT NULL)"
+    " SELECT min(tenant) FROM log_ready WHERE topic = ?1"
+    " UNION ALL SELECT (SELECT min(tenant) FROM log_ready WHERE topic = ?1 AND tenant > found.tenant)"
+    " FROM found WHERE found.tenant IS NOT NULL)"
     " SELECT tenant FROM found WHERE tenant IS NOT NULL LIMIT ?2"
 )
-_PROMOTE = (
-    "UPDATE log_item SET due_us = 0 WHERE seq IN (SELECT seq FROM log_item WHERE topic = ? AND slot IS NULL"
-    " AND due_us > 0 AND due_us <= ? ORDER BY due_us LIMIT 1000)"
+_BOUND = (
+    "SELECT b.key, b.slot FROM carray(?) AS wanted CROSS JOIN log_bound AS b ON b.topic = ? AND b.key = wanted.value"
+    " JOIN log_slot AS s ON s.topic = b.topic AND s.slot = b.slot AND b.last >= s.first"
 )
+_BIND = "INSERT INTO log_bound VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET slot = excluded.slot, last = excluded.last"
 _STANDING = (
-    "SELECT batch, place, size, claim FROM log_item WHERE topic = ? AND slot = ? AND claim >= ? ORDER BY claim LIMIT ?"
+    "SELECT number, batch, place, count, size FROM log_claim WHERE topic = ?1 AND slot = ?2 AND number >="
+    " coalesce((SELECT number FROM log_claim WHERE topic = ?1 AND slot = ?2 AND number < ?3 AND number + count > ?3"
+    " ORDER BY number DESC LIMIT 1), ?3) ORDER BY number LIMIT ?4"
 )
 _BATCH = (
     "SELECT b.seq, b.base, b.count, b.bytes, b.accepted_us, b.checksum, b.chain, b.compression, p.number, b.payload"
-    " FROM log_batch b JOIN log_partition p ON p.id = b.part WHERE b.seq = ?"
+    " FROM log_batch b JOIN log_partition p ON p.id = b.part WHERE b.seq = ? AND b.chain <> ?"
 )
 
 Owns = Callable[[Connection], bool]
 Fetch = tuple[Fetched | Stopped | None, bool]
 
 
-class Item(msgspec.Struct, frozen=True, gc=False):
-    """An item of the pool. `bound`: the slot in which its key has claims."""
+class Run(msgspec.Struct, frozen=True, gc=False):
+    """Records of a batch that follow one another, and the number of the first in its slot."""
 
-    seq: int
-    batch: int
-    place: int
-    size: int
-    key: int | None
-    bound: int | None
-
-
-class Claimed(msgspec.Struct, frozen=True, gc=False):
-    """An item in a slot: which record of which batch, and its number there."""
-
-    batch: int
-    place: int
-    size: int
     number: int
+    batch: int
+    place: int
+    count: int
+    size: int
 
-
-T = TypeVar("T", Item, Claimed)
+    def cut(self, start: int, count: int, number: int) -> Run:
+        """`count` of its records from `start` on (0 is the first); their first gets the number."""
+        return Run(number, self.batch, self.place + start, count, self.size * count // self.count)
 
 
 class Reader:
-    """Decodes batches, and keeps those that it read last."""
+    """Decodes batches, and keeps those that it read last. A batch's row number may be given to another after it went,
+    its chain is not."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._kept: dict[int, list[Record]] = {}
+        self._kept: dict[int, tuple[bytes, Unpacked | None]] = {}
 
-    def records(self, topic: Topic, slot: int, claims: Sequence[Claimed]) -> list[Record]:
-        """The claimed records, in their place in the slot. Raises Damaged."""
-        wanted = {claim.batch for claim in claims}
-        missing = sorted(wanted - self._kept.keys())
-        if missing:
-            with self._database.reading() as connection:
-                found = [connection.execute(_BATCH, (seq,)).fetchall()[0] for seq in missing]
-            for *stored, number, payload in found:
-                batch = Stored(*stored)
-                self._kept[batch.seq] = decode(topic.name, topic.raw_identity, number, batch, payload)
-        records = [_placed(self._kept[claim.batch][claim.place], slot, claim.number) for claim in claims]
+    def records(self, topic: Topic, slot: int, runs: Sequence[Run]) -> list[Record]:
+        """The records of claimed runs, in their place in the slot. Raises Damaged."""
+        found: list[Record] = []
+        for run in runs:
+            offsets = range(run.number, run.number + run.count)
+            found += records(self.batch(topic, run.batch), topic.name, slot, offsets, run.place)
         for seq in list(self._kept)[: max(0, len(self._kept) - KEPT)]:
             del self._kept[seq]
-        return records
+        return found
+
+    def batch(self, topic: Topic, seq: int) -> Unpacked:
+        chain, batch = self._kept.pop(seq, (b"", None))
+        with self._database.reading() as connection:
+            found = connection.execute(_BATCH, (seq, chain)).fetchall()
+        if found:
+            *row, number, payload = found[0]
+            stored = Stored(*row)
+            chain, batch = stored.chain, unpack(topic.name, topic.raw_identity, number, stored, payload)
+        assert batch is not None
+        self._kept[seq] = chain, batch
+        return batch
 
 
 class Slot:
@@ -134,114 +131,150 @@ class Slot:
         second: work of other slots' keys was found on the way, and put there."""
         most = min(records, AT_ONCE)
         with database.reading() as connection:
-            rows = self._standing(connection, most)
-            waiting = not rows and pool.waiting(connection, self.topic.id)
+            runs = _standing(connection, self.topic.id, self.number, self.position, most)
+            waiting = not runs and pool.waiting(connection, self.topic.id)
         passed_on = False
-        if waiting:
-            with database.writing(durable=False) as connection:
-                if not owns(connection):
-                    return None, False
-                claim = Claim(connection, self.topic.id, self.number)
-                self._tenant = claim.fill(most, size, ordered=ordered, after=self._tenant)
-                windows.reach("claim-written")
-                rows, passed_on = self._standing(connection, most), claim.passed_on
-            windows.reach("claim-committed")
-        claims = _fitting(rows, size)
-        return (self._handed(claims) if claims else None), passed_on
-
-    def _standing(self, connection: Connection, most: int) -> list[Claimed]:
-        rows = connection.execute(_STANDING, (self.topic.id, self.number, self.position, most)).fetchall()
-        return [Claimed(*row) for row in rows]
-
-    def _handed(self, claims: list[Claimed]) -> Fetched | Stopped:
         try:
-            found = self._reader.records(self.topic, self.number, claims)
+            if waiting:
+                with database.writing(durable=False) as connection:
+                    if not owns(connection):
+                        return None, False
+                    claim = Claim(connection, self._reader, self.topic, self.number)
+                    self._tenant = claim.fill(most, size, ordered=ordered, after=self._tenant)
+                    windows.reach("claim-written")
+                windows.reach("claim-committed")
+                runs, passed_on = claim.mine, claim.passed_on
+            return self._handed(_fitting(runs, most, size)), passed_on
         except Damaged as error:
-            return Stopped(topic=self.topic.name, partition=self.number, error=error)
-        self.position = claims[-1].number + 1
+            return Stopped(topic=self.topic.name, partition=self.number, error=error), passed_on
+
+    def _handed(self, runs: list[Run]) -> Fetched | None:
+        if not runs:
+            return None
+        found = self._reader.records(self.topic, self.number, runs)
+        self.position = runs[-1].number + runs[-1].count
         return Fetched(
             topic=self.topic.name,
             partition=self.number,
             records=found,
             next_offset=self.position,
-            size=sum(record.size for record in found),
+            size=sum(run.size for run in runs),
         )
 
 
 class Claim:
-    """One transaction that moves items from the pool into slots. Where order by key is asked for, an item whose key has
-    claims in some slot goes there, whoever owns it; all others go to the slot that claims."""
+    """One transaction that moves records from the pool into slots. Where order by key is asked for, a record whose key
+    has claims in some slot goes there, whoever owns it; all others go to the slot that claims."""
 
-    def __init__(self, connection: Connection, topic: int, slot: int) -> None:
-        self._connection, self._topic, self._slot = connection, topic, slot
+    def __init__(self, connection: Connection, reader: Reader, topic: Topic, slot: int) -> None:
+        self._connection, self._reader, self._topic, self._slot = connection, reader, topic, slot
         self._next: dict[int, int] = {}
-        self._bound: dict[int, int] = {}
+        self._count = 0
+        self.mine: list[Run] = []
         self.passed_on = False
 
     def fill(self, most: int, size: int, *, ordered: bool, after: bytes) -> bytes:
-        """Claim up to `most` items of about `size` bytes. The tenants are served in turn, beginning behind `after`;
+        """Claim up to `most` records of about `size` bytes. The tenants are served in turn, beginning behind `after`;
         returns the one that was served last."""
-        self._connection.execute(_PROMOTE, (self._topic, clock.wall_us()))
-        own, looked = 0, 0
-        active = self._in_turn(after)
-        while active and own < most and size > 0 and looked < ROUNDS * AT_ONCE:
-            share = max(1, (most - own) // len(active))
+        pool.promote(self._connection, self._topic.id)
+        typical = self._connection.execute(_TYPICAL, (self._topic.id,)).fetchall()[0][0] or 1
+        most = max(1, min(most, int(size / typical)))
+        looked, active = 0, self._in_turn(after)
+        while active and self._count < most and looked < ROUNDS * AT_ONCE:
+            share = max(1, (most - self._count) // len(active))
             going_on: list[bytes] = []
             for tenant in active:
-                picked = _fitting(self._pick(tenant, min(share, most - own), ordered=ordered), size)
-                mine = self._move(picked)
-                looked += len(picked)
-                own += len(mine)
-                size -= sum(item.size for item in mine)
-                after = tenant if mine else after
-                if len(picked) == share:
+                wanted = min(share, most - self._count)
+                moved = self._move(tenant, wanted, ordered=ordered)
+                looked += moved
+                after = tenant
+                if moved == wanted:
                     going_on.append(tenant)
-                if own >= most or size <= 0:
+                if self._count >= most:
                     break
             active = going_on
         self._connection.executemany(
             "UPDATE log_slot SET next = ? WHERE topic = ? AND slot = ?",
-            [(following, self._topic, slot) for slot, following in self._next.items()],
+            [(following, self._topic.id, slot) for slot, following in self._next.items()],
         )
         return after
 
     def _in_turn(self, after: bytes) -> list[bytes]:
         """Tenants that have ready work."""
-        tenants = [row[0] for row in self._connection.execute(_TENANTS, (self._topic, TENANTS)).fetchall()]
+        tenants = [row[0] for row in self._connection.execute(_TENANTS, (self._topic.id, TENANTS)).fetchall()]
         later = [tenant for tenant in tenants if tenant > after]
         return later + tenants[: len(tenants) - len(later)]
 
-    def _pick(self, tenant: bytes, most: int, *, ordered: bool) -> list[Item]:
-        place = (self._topic, tenant)
-        if not ordered:
-            rows = self._connection.execute(_ANY, (*place, most))
-        else:  # a key's order goes before priorities
-            highest, lowest = self._connection.execute(_PRIORITIES, place).fetchall()[0]
-            if highest == lowest:
-                rows = self._connection.execute(_KEYED, (*place, most, highest))
-            else:
-                rows = self._connection.execute(_KEYED_MIXED, (*place, most))
-        return [Item(*row) for row in rows.fetchall()]
+    def _move(self, tenant: bytes, most: int, *, ordered: bool) -> int:
+        """Move the tenant's first records; returns how many. A key's order goes before priorities."""
+        place = (self._topic.id, tenant)
+        taken: list[tuple[int, int, int]] = []
+        runs: list[Run] = []
+        left = most
+        for urgency, batch, first, count, size in self._connection.execute(
+            _AS_ACCEPTED if ordered else _BY_PRIORITY, place
+        ):
+            run = Run(0, batch, first, count, size)
+            taken.append((urgency, batch, first))
+            runs.append(run if count <= left else run.cut(0, left, 0))
+            left -= runs[-1].count
+            if left <= 0:
+                break
+        self._connection.executemany(_TAKEN, [(*place, *row) for row in taken])
+        if runs and runs[-1].count < count:
+            rest = run.cut(runs[-1].count, count - runs[-1].count, 0)
+            pool.put_ready(self._connection, [(*place, urgency, batch, rest.place, rest.count, rest.size)])
+        for slot, moved in self._sorted(runs) if ordered else [(self._slot, run) for run in runs]:
+            self._put(slot, moved)
+        return most - left
 
-    def _move(self, items: list[Item]) -> list[Item]:
-        """Give each its slot and number; returns those of the slot that claims."""
-        mine: list[Item] = []
-        moves: list[tuple[int, int, int]] = []
-        for item in items:
-            slot = self._slot
-            if item.key is not None:
-                slot = item.bound if item.bound is not None else self._bound.setdefault(item.key, slot)
-            if slot == self._slot:
-                mine.append(item)
-            else:
-                self.passed_on = True
-            number = self._next.get(slot)
-            if number is None:
-                _, number = pool.bounds(self._connection, self._topic, slot)
-            self._next[slot] = number + 1
-            moves.append((slot, number, item.seq))
-        self._connection.executemany("UPDATE log_item SET slot = ?, claim = ? WHERE seq = ?", moves)
-        return mine
+    def _put(self, slot: int, run: Run) -> None:
+        number = self._next.get(slot)
+        if number is None:
+            _, number = pool.bounds(self._connection, self._topic.id, slot)
+        self._next[slot] = number + run.count
+        run = run.cut(0, run.count, number)
+        row = (self._topic.id, slot, number, run.batch, run.place, run.count, run.size)
+        self._connection.execute("INSERT INTO log_claim VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+        if slot == self._slot:
+            self.mine.append(run)
+            self._count += run.count
+        else:
+            self.passed_on = True
+
+    def _sorted(self, runs: Sequence[Run]) -> list[tuple[int, Run]]:
+        """Runs, or pieces of them, each with the slot in which its keys belong: they are bound to it from now on."""
+        hashed = [self._hashes(run) for run in runs]
+        keys = {key for each in hashed for key in each if key is not None}
+        bound = self._bound(keys)
+        last: dict[int, tuple[int, int]] = {}  # key -> slot, and how many records go there before and with its last
+        sorted_: list[tuple[int, Run]] = []
+        ahead: dict[int, int] = {}
+        for run, each in zip(runs, hashed, strict=True):
+            for slot, start, count in _pieces([bound.get(key, self._slot) for key in each]):
+                before = ahead.get(slot, 0)
+                for place, key in enumerate(each[start : start + count], before):
+                    if key is not None:
+                        last[key] = slot, place
+                ahead[slot] = before + count
+                sorted_.append((slot, run.cut(start, count, 0)))
+        begins = {slot: self._next.get(slot, pool.bounds(self._connection, self._topic.id, slot)[1]) for slot in ahead}
+        self._connection.executemany(
+            _BIND, [(self._topic.id, key, slot, begins[slot] + place) for key, (slot, place) in last.items()]
+        )
+        return sorted_
+
+    def _hashes(self, run: Run) -> list[int | None]:
+        keys = self._reader.batch(self._topic, run.batch).columns.keys
+        if keys is None:
+            return [None] * run.count
+        return [None if key is None else crc32(key) for key in keys[run.place : run.place + run.count]]
+
+    def _bound(self, keys: set[int]) -> dict[int | None, int]:
+        if not keys:
+            return {}
+        wanted = apsw.carray(array("q", keys), flags=apsw.SQLITE_CARRAY_INT64)
+        return dict(self._connection.execute(_BOUND, (wanted, self._topic.id)).fetchall())
 
 
 class Removals:
@@ -301,35 +334,38 @@ class Removals:
 def read(database: Database, topic: Topic, slot: int, number: int, records: int) -> list[Record]:
     """Up to `records` claims of a slot that are not known to be settled, from `number` on."""
     with database.reading() as connection:
-        rows = connection.execute(_STANDING, (topic.id, slot, number, records)).fetchall()
-    return Reader(database).records(topic, slot, [Claimed(*row) for row in rows])
+        runs = _standing(connection, topic.id, slot, number, records)
+    return Reader(database).records(topic, slot, _fitting(runs, records, 2**62))
 
 
-def _fitting(items: Sequence[T], size: int) -> list[T]:
-    """The first that fit; one at least."""
-    fitting: list[T] = []
-    for item in items:
-        size -= item.size
-        if fitting and size < 0:
+def _standing(connection: Connection, topic: int, slot: int, position: int, most: int) -> list[Run]:
+    """The runs in a slot from a number on."""
+    runs = [Run(*row) for row in connection.execute(_STANDING, (topic, slot, position, most)).fetchall()]
+    if runs and runs[0].number < position:
+        gone = position - runs[0].number
+        runs[0] = runs[0].cut(gone, runs[0].count - gone, position)
+    return runs
+
+
+def _pieces(slots: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Equal neighbours together: slot, index of the first, count."""
+    first = 0
+    for place in range(1, len(slots) + 1):
+        if place == len(slots) or slots[place] != slots[first]:
+            yield slots[first], first, place - first
+            first = place
+
+
+def _fitting(runs: Sequence[Run], most: int, size: int) -> list[Run]:
+    """The first records that fit; one at least."""
+    fitting: list[Run] = []
+    for run in runs:
+        fits = min(run.count, most, size * run.count // run.size if run.size else run.count)
+        if fits < run.count:
+            if fits > 0 or not fitting:
+                fitting.append(run.cut(0, max(1, fits), run.number))
             break
-        fitting.append(item)
+        fitting.append(run)
+        most -= run.count
+        size -= run.size
     return fitting
-
-
-def _placed(record: Record, slot: int, number: int) -> Record:
-    """The record in its place in a slot. Every record of a queue goes through this: no `replace`, which is slower."""
-    return Record(
-        record.topic,
-        slot,
-        number,
-        record.key,
-        record.value,
-        record.headers,
-        record.id,
-        record.type,
-        record.version,
-        record.event_time_us,
-        record.correlation_id,
-        record.causation_id,
-        record.accepted_us,
-    )
