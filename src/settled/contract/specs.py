@@ -81,6 +81,7 @@ def subscription(contract: Contract, *, member: str | None = None, code_version:
         mode=delivery.mode,
         start=contract.transport.start,
         ordered=delivery.ordering == "key",
+        shared=contract.transport.form == "queue",
         concurrency=delivery.concurrency,
         group_records=delivery.group_size.records,
         group_bytes=delivery.group_size.bytes,
