@@ -555,6 +555,11 @@ class Store(Protocol):
         """The (offset, attempts) of records that failed and have not ended."""
         ...
 
+    def carry(self, consumer: str, progress: Progress, records: Sequence[Record]) -> dict[int, Attempts]:
+        """What is known of these records of one partition under other places of their topic, found by event id and kept
+        under their own from now on; by offset. For records that an engine numbered anew. Raises Fenced."""
+        ...
+
     def session(self, spec: ConsumerSpec) -> Session:
         """A new session; the calling thread owns it."""
         ...

@@ -5,7 +5,7 @@ While suspects are left (see `suspects_left`) nothing else of the partition runs
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 import msgspec
@@ -36,6 +36,8 @@ class Assignment:
     attempts        what is durable about records that failed or are suspected, by offset
     suspects_left   how many more of the next records that have not ended may have been running in a process that died
     suspects_end    the log's end when the partition was taken over from it: what came later was not in its hands
+    doubted         offsets of records that were claimed before, and whose claim may have ended with its process
+    renumbered      claims come again under other numbers: whose order tells nothing of what ran
     parked          keys of which a record is in quarantine and the contract says `park`
     endings, charges   decided and not yet durable; they go with the next group
     stopped         why no more of it is fetched
@@ -51,6 +53,8 @@ class Assignment:
         self.held: dict[int, Held] = {}
         self.suspects_left = self.suspects_end = 0
         self.suspects: list[Record] = []
+        self.doubted: set[int] = set()
+        self.renumbered = False
         self.isolated: set[int] = set()  # offsets of suspects whose group failed and nobody could be blamed
         self.parked: set[bytes] = set()
         self.endings: list[Ending] = []
@@ -85,7 +89,7 @@ class Assignment:
         records = fetched.records
         failed: list[Record] = []
         self.frontier.received(_offsets(records), fetched.next_offset, fetched.witness)
-        if self.suspects_left or self.attempts:
+        if self.suspects_left or self.attempts or self.doubted:
             records, failed = self._sorted_out(records)
         self.lanes.add(records)
         return failed
@@ -97,11 +101,22 @@ class Assignment:
             known = self.attempts.get(record.offset)
             if known is not None and not known.suspect:
                 failed.append(record)
-            elif known is not None or (self.suspects_left and record.offset < self.suspects_end):
+            elif known is not None or self.is_doubted(record):
                 self.suspects.append(record)
             else:
                 rest.append(record)
         return rest, failed
+
+    def is_doubted(self, record: Record) -> bool:
+        """It may have been running in a process that died."""
+        return record.offset in self.doubted or (self.suspects_left > 0 and record.offset < self.suspects_end)
+
+    def recognised(self, known: Mapping[int, Attempts], doubted: Iterable[int]) -> None:
+        """Of records that come next: what is on record about them, and which of them may have killed a worker."""
+        self.attempts.update(known)
+        more = set(doubted)
+        self.doubted |= more
+        self.suspects_left += len(more)
 
     def runs_alone(self, record: Record) -> bool:
         """A suspect that failed before, that was in a recorded group when a worker died, or in one that failed with
@@ -114,7 +129,9 @@ class Assignment:
         self._rejoin()
         chunk: list[Record] = []
         alone = bool(self.suspects) and self.runs_alone(self.suspects[0])
-        most = SUSPECTS_ALONE if alone else SUSPECTS_TOGETHER
+        most = SUSPECTS_TOGETHER
+        if alone:
+            most = 1 if self.renumbered else SUSPECTS_ALONE
         while self.suspects and len(chunk) < most and self.runs_alone(self.suspects[0]) == alone:
             record = self.suspects.pop(0)
             if record.offset in self.held or not self.lanes.wait_behind(record):
@@ -168,9 +185,10 @@ class Assignment:
         offsets = [record.offset for record in records]
         offsets.sort()
         self.frontier.ended(offsets)
-        for record in records if self.attempts or self.held else ():
+        for record in records if self.attempts or self.held or self.doubted else ():
             self.attempts.pop(record.offset, None)
             self.held.pop(record.offset, None)
+            self.doubted.discard(record.offset)
         self.lanes.ended(records)
 
     def hold(self, record: Record, attempts: Attempts, due: float) -> None:

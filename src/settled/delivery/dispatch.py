@@ -256,7 +256,7 @@ class Dispatch:
             for held in found.held.values():
                 if held.due <= now and not held.running:
                     held.running = True
-                    if held.record.offset >= found.suspects_end:
+                    if not found.is_doubted(held.record) and held.record.offset >= found.suspects_end:
                         return self._group({found.place: [held.record]})
                     found.suspects.insert(0, held.record)  # its retry may be what the worker before died of
                     break

@@ -13,7 +13,7 @@ from settled import windows
 from settled.delivery.assignment import Assignment
 from settled.delivery.flow import InFlight
 from settled.delivery.subscription import Subscription
-from settled.engine import Assigned, Consumer, Partition
+from settled.engine import Assigned, Consumer, Fetched, Partition
 from settled.errors import Fenced, Unavailable
 from settled.events import Events, PartitionChanged
 from settled.outcome import Attempts, Failure, FailureClass
@@ -104,6 +104,7 @@ class Ownership:
         found = Assignment(
             topic, partition, epoch, position.frontier, position.witness, ordered=self._subscription.ordered
         )
+        found.renumbered = assigned.renumbered
         self._recall(found, clean=assigned.clean)
         if not assigned.clean:
             found.suspects_left, found.suspects_end = self._suspects, assigned.end
@@ -112,7 +113,7 @@ class Ownership:
 
     def _recall(self, found: Assignment, *, clean: bool) -> None:
         """What the owners before left about records that had not ended."""
-        known = dict(self._store.attempts(self._name, found.topic, found.partition))
+        known = {} if found.renumbered else dict(self._store.attempts(self._name, found.topic, found.partition))
         alone = [offset for offset, attempts in known.items() if attempts.suspect and attempts.alone]
         if alone and not clean:
             first = min(alone)  # they run in order, one after the other: the first that is left is the one that ran
@@ -123,6 +124,24 @@ class Ownership:
         found.attempts = known
         if self._subscription.retry.then == "park":
             found.parked = self._store.parked(self._name, found.topic, found.partition)
+
+    def recognise(self, found: Assignment, fetched: Fetched) -> None:
+        """Some of these records were claimed before, under other numbers: what is on record about them goes on. A claim
+        that ended with its process counts as a start that is on record does: one alone is charged, others are not."""
+        again = fetched.again
+        try:
+            carried = self._store.carry(
+                self._name, found.part().now, [record for record in fetched.records if record.offset in again]
+            )
+        except Fenced:  # nothing of it can be settled here
+            return
+        known: dict[int, Attempts] = {}
+        for offset, attempts in carried.items():
+            known[offset] = attempts
+            if attempts.suspect and again[offset]:
+                alone = attempts.alone
+                known[offset] = _one_more(attempts, self._store.clock_us()) if alone else _one_of_several(attempts)
+        found.recognised(known, (offset for offset, died in again.items() if died))
 
     def revoke(self, place: Partition) -> None:
         """Another member needs it: `release_revoked` gives it up once nothing of it runs."""

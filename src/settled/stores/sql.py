@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 from settled.errors import ContractError
 from settled.outcome import Attempts, Outcome
-from settled.store import Asked, Gap, Pause, Position, QuarantineEntry, Seen, WorkerReport
+from settled.record import Record
+from settled.store import Asked, Gap, Pause, Position, Progress, QuarantineEntry, Seen, WorkerReport
 from settled.stores import calls, evidence, fence, pausing
 from settled.stores.shelf import Shelf
 from settled.stores.statements import Statements
@@ -44,6 +45,13 @@ _SWEEP = (
 _DROP_MARK = (
     f"DELETE FROM settled_inbox WHERE consumer_id = ? AND event_id = ? AND outcome <> {int(Outcome.QUARANTINED)}"
 )
+_KNOWN = (
+    "SELECT a.event_id, a.place_id, a.place_offset, a.attempts FROM settled_attempt a"
+    " JOIN settled_frontier p ON p.id = a.place_id JOIN settled_consumer c ON c.id = p.consumer_id"
+    " JOIN settled_topic t ON t.id = p.topic_id WHERE c.name = ? AND t.name = ?"
+)
+_FORGET = "DELETE FROM settled_attempt WHERE place_id = ? AND place_offset = ?"
+_KEEP = "INSERT INTO settled_attempt (place_id, place_offset, event_id, attempts) VALUES (?, ?, ?, ?)"
 _NOTE_GAP = (
     "INSERT INTO settled_gap (consumer, topic, partition, first_offset, next_offset, found_us)"
     " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
@@ -136,6 +144,13 @@ class SqlStore:
         )
         return [(row[0], evidence.decode_attempts(row[1])) for row in rows]
 
+    def carry(self, consumer: str, progress: Progress, records: Sequence[Record]) -> dict[int, Attempts]:
+        wanted = {record.id: record.offset for record in reversed(records)}
+        asked = (consumer, progress.topic)
+        if not any(row[0] in wanted for row in self._query(_KNOWN, asked)):
+            return {}
+        return self._work(lambda handle: _carried(handle, asked, progress, wanted))
+
     # for people and housekeeping
 
     def pause(self, consumer: str, topic: str, partitions: Sequence[int], *, reason: str, who: str) -> None:
@@ -210,6 +225,25 @@ class SqlStore:
 
     def clock_us(self) -> int:
         raise NotImplementedError
+
+
+def _carried(
+    handle: Statements, asked: tuple[str, str], progress: Progress, wanted: dict[str, int]
+) -> dict[int, Attempts]:
+    """Where several places know an event id, the one with the most runs counts."""
+    rows = handle.all(_ONE + handle.for_update, (*asked, progress.partition))
+    if not rows or rows[0][3] != progress.epoch:
+        raise fence.fenced(*asked, progress.partition, progress.epoch, rows[0][3] if rows else None)
+    place, found = rows[0][10], dict[str, Attempts]()
+    for event_id, there, offset, text in handle.all(_KNOWN, asked):
+        if event_id in wanted:
+            attempts, before = evidence.decode_attempts(text), found.get(event_id)
+            if before is None or before.count < attempts.count:
+                found[event_id] = attempts
+            handle.run(_FORGET, (there, offset))
+    for event_id, attempts in found.items():
+        handle.run(_KEEP, (place, wanted[event_id], event_id, evidence.encode_attempts(attempts)))
+    return {wanted[event_id]: attempts for event_id, attempts in found.items()}
 
 
 def name_id(handle: Statements, table: str, name: str) -> int:

@@ -45,7 +45,7 @@ class Claims:
     ) -> None:
         self._source, self._group, self._hand, self._prefetch = source, group, hand, prefetch
         self._identity, self._refused = identity, refused
-        self._connection: SelectConnection | None = None
+        self._connection: Any = None
         self._epochs: dict[int, int] = {}
         self._mine: dict[str, int] = {}  # event id -> deliveries before, of claims that were lost with a connection
         self._look_at = 0.0
