@@ -191,6 +191,8 @@ class SqliteConsumer:
         if self._heartbeat.stale():
             self._heartbeat.hurry()
             return []
+        if self._heartbeat.inbox:  # a lease that is new again came with news: those first
+            return []
         self._turn = (self._turn + 1) % len(cursors)
         cursors = cursors[self._turn :] + cursors[: self._turn]
         flowing = [cursor for cursor in cursors if isinstance(cursor, Cursor)]

@@ -70,6 +70,8 @@ class Heartbeat:
         if result.news:
             self.inbox.extend(result.news)
             self._owner.wake()
+        if result.until_us:
+            self._membership.lease_until_us = result.until_us
         if result.tell:
             self._waker.wake("members", but=self._waiter.name)
         return result.again

@@ -32,11 +32,15 @@ AT_ONCE = 4  # partitions taken, or being given back, at a time
 
 
 class Round(msgspec.Struct, frozen=True):
-    """What a round brought. `tell`: other members have something to do; `again`: so has this one, soon."""
+    """What a round brought. `tell`: other members have something to do; `again`: so has this one, soon.
+
+    `until_us`: the lease's new end, 0 if it is known already. It counts once the news is heard: before, somebody whose
+    lease ran out would fetch from what is another's."""
 
     news: list[Assigned | Revoking | Lost]
     tell: bool
     again: bool
+    until_us: int = 0
 
 
 class Membership:
@@ -59,6 +63,7 @@ class Membership:
 
     def join(self) -> Round:
         """Raises ContractError for an unknown topic."""
+        now = clock.boot_us()
         with self._changing() as connection:
             self._read_topics(connection)
             rows = connection.execute(
@@ -76,7 +81,7 @@ class Membership:
                 )
             self._enter(connection)
             result = self._turn(connection, [])
-        return msgspec.structs.replace(result, tell=True)
+        return msgspec.structs.replace(result, tell=True, until_us=now + self._lease_us)
 
     def _require_own(self, connection: Connection, topic: Topic) -> None:
         """A queue has one group at a time: its slots are that group's."""
@@ -161,8 +166,8 @@ class Membership:
                 self._enter(connection)
             result = self._turn(connection, news)
             state = [] if result.again else self._state(connection)
-        self._seen, self.lease_until_us = state, now + self._lease_us
-        return msgspec.structs.replace(result, tell=result.tell or expired)
+        self._seen = state
+        return msgspec.structs.replace(result, tell=result.tell or expired, until_us=now + self._lease_us)
 
     def release(self, partition: Partition, *, clean: bool) -> bool:
         """Give it back; false if it was no longer this member's."""
@@ -241,7 +246,6 @@ class Membership:
                 json.dumps([topic.id for topic in self.topics.values()]),
             ),
         )
-        self.lease_until_us = expires
 
     def _turn(self, connection: Connection, news: list[Assigned | Revoking | Lost]) -> Round:
         freed = self._expire(connection)
