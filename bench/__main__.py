@@ -40,10 +40,12 @@ AIMS = {
     "token_cpu_idle": 0.01,
     "resume_after_kill_p99_s": 7.0,
     "resume_after_stop_p99_s": 1.0,
+    "compaction_publish_p99_times": 2.0,
+    "compaction_memory_times": 1.1,
 }
 
 
-PARTS = ["publish", "settle", "latency", "postgres", "outbox", "growth", "tokens", "resume", "kafka"]
+PARTS = ["publish", "settle", "latency", "postgres", "outbox", "growth", "tokens", "compaction", "resume", "kafka"]
 
 
 def say(text: str) -> None:
@@ -139,6 +141,10 @@ def main() -> int:
         from bench import tokens
 
         results["tokens"] = tokens.compare(say)
+    if "compaction" in wanted:
+        from bench import compaction
+
+        results["compaction"] = compaction.compare(say)
     if "postgres" in wanted:
         from bench import postgres
 
