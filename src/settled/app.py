@@ -22,7 +22,7 @@ from typing import Any, TypeVar, overload
 
 import msgspec
 
-from settled import connect
+from settled import connect, scheduling
 from settled.contract import specs
 from settled.contract.load import from_mapping, load, with_changes
 from settled.contract.model import Contract
@@ -200,13 +200,21 @@ class App:
         headers: Iterable[tuple[str, bytes | None]] = (),
         correlation_id: str | None = None,
         causation_id: str | None = None,
+        not_before: datetime | None = None,
+        priority: int | None = None,
+        tenant: bytes | str | None = None,
     ) -> Receipt:
         """Publish one message and wait until it is accepted at the contract's durability point.
 
         `value` and `key` may be bytes, text (sent as UTF-8) or none; any other value is sent as JSON, and its fields
         named by the contract's transport.key and transport.version are the key and the version unless these are
-        given. The receipt's `token` lets a reader wait for the effect. Raises InvalidMessage, TooLarge, Unavailable.
+        given. The receipt's `token` lets a reader wait for the effect. `not_before` (with its zone), `priority` (0 to
+        9, higher first) and `tenant` are for a queue, see `settled.scheduling`. Raises InvalidMessage, TooLarge,
+        Unavailable; Unsupported for what the contract's form does not obey.
         """
+        scheduled = scheduling.headers(not_before=not_before, priority=priority, tenant=tenant)
+        if scheduled:
+            specs.require_scheduling(self.contract, scheduled)
         transport = self.contract.transport
         if key is None:
             key = _text(_field(value, transport.key))
@@ -217,7 +225,7 @@ class App:
                 topic=self.contract.transport.topic,
                 key=_bytes(key),
                 value=_bytes(value),
-                headers=tuple(headers),
+                headers=(*headers, *scheduled),
                 id=new_id() if id is None else id,
                 type=type,
                 version=version,

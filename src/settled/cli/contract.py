@@ -1,4 +1,4 @@
-"""settled contract: check what a contract promises, show what is in force."""
+"""settled contract: check what a contract promises, show what is in force, explain what it means on an engine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from settled.cli.options import ContractArgument, OutputOption
+from settled.cli.options import ContractArgument, EngineOption, OutputOption
 from settled.cli.output import Output, chosen, emit, grid, line, write
 
 if TYPE_CHECKING:
@@ -58,6 +58,42 @@ def show(spec: ContractArgument, output: OutputOption = None) -> None:
         write(contract.show().rstrip("\n"))
         return
     emit(chosen(output), "contract", {"contract": contract}, draw=lambda: ())
+
+
+@verbs.command("explain")
+def explain(spec: ContractArgument, engine: EngineOption = None, output: OutputOption = None) -> None:
+    """Say what the contract promises on an engine: who owns a record, who may read it, how long it lives, what order
+    holds through which failures, what may repeat, what may be lost, and what enforces each. Opens nothing."""
+    from settled import connect
+    from settled.cli.opening import engine_address, source
+    from settled.contract.explain import TITLES
+    from settled.operations.explaining import explained
+
+    found = source(spec)
+    name, capabilities = connect.kind(engine_address(engine, found.app).url)
+    contract = found.contract
+    facts = explained(contract, name, capabilities)
+
+    def draw() -> Iterator[Any]:
+        yield line(
+            f"{contract.name} v{contract.version}: {contract.transport.form} {contract.transport.topic} on {name}"
+        )
+        for about, title in TITLES.items():
+            yield line(title, "bold")
+            for fact in facts:
+                if fact.about == about:
+                    yield line(f"  {fact.told}")
+                    if fact.by:
+                        yield line(f"    enforced by: {fact.by}", "dim")
+
+    document = {
+        "name": contract.name,
+        "version": contract.version,
+        "form": contract.transport.form,
+        "engine": name,
+        "facts": facts,
+    }
+    emit(output, "contract-explain", document, draw=draw, rows="facts")
 
 
 def _capabilities(url: str | None) -> Any:

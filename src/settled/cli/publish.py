@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from settled.operations.mapping import Mapping
     from settled.operations.publish import Published
     from settled.operations.rows import BadRow
+    from settled.record import Headers
 
 NAMED_FAULTS = 20  # bad lines that are told one by one; all are counted
 
@@ -53,6 +54,12 @@ def publish(
     skip_bad: Annotated[
         Path | None, typer.Option("--skip-bad", metavar="FILE", help="Collect bad lines here, and exit 0.")
     ] = None,
+    not_before: Annotated[
+        str | None,
+        typer.Option("--not-before", metavar="TIME", help="Of a queue: when it is due, e.g. 2030-01-31T12:00Z."),
+    ] = None,
+    priority: Annotated[int | None, typer.Option("--priority", help="Of a queue: 0 to 9, higher first.")] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Of a queue: whose work; tenants take turns.")] = None,
     producer: Annotated[
         str | None, typer.Option("--producer", metavar="NAME", help="Who publishes; else derived from the file.")
     ] = None,
@@ -79,6 +86,7 @@ def publish(
         zone=time_zone,
         type=type_column,
         headers=header_pairs(header or []),
+        scheduled=_scheduled(source.contract, not_before, priority, tenant),
         value=value,
     )
     known_format = format_of(file, form)
@@ -114,6 +122,19 @@ def publish(
     _report(counts, source.contract.transport.topic, output)
     if counts.refused and skip_bad is None:
         raise typer.Exit(1)
+
+
+def _scheduled(contract: Contract, not_before: str | None, priority: int | None, tenant: str | None) -> Headers:
+    from settled import scheduling
+    from settled.cli.times import moment
+    from settled.contract import specs
+    from settled.record import from_us
+
+    due = None if not_before is None else from_us(moment(not_before, "--not-before"))
+    headers = scheduling.headers(not_before=due, priority=priority, tenant=tenant)
+    if headers:
+        specs.require_scheduling(contract, headers)
+    return headers
 
 
 def _mapping(contract: Contract, *, key: str | None, version: str | None, zone: str | None, **rest: Any) -> Mapping:

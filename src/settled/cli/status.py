@@ -93,6 +93,7 @@ def describe(
         for one in found.consumers:
             yield line(f"{one.consumer}: {one.state}, {one.lag_records:,} records behind")
             yield from _pauses(one)
+            yield from _queues(one)
             yield from _partitions(one)
             yield from _members(one)
 
@@ -175,6 +176,7 @@ def _screen(one: ConsumerStatus) -> Iterator[Any]:
         lost = gap.next_offset - gap.first
         yield line(f"  gap: {gap.topic}/{gap.partition} lost {lost:,} records from {gap.first} on", BAD)
     yield from _pauses(one)
+    yield from _queues(one)
     yield from _partitions(one)
     yield from _members(one)
     if one.workers:
@@ -188,6 +190,15 @@ def _pauses(one: ConsumerStatus) -> Iterator[Any]:
     for pause in one.paused:
         place = f"{pause.topic}/{pause.partition}"
         yield line(f"  paused: {place} since {at(pause.paused_us)} by {pause.who}: {shown(pause.reason)}", BAD)
+
+
+def _queues(one: ConsumerStatus) -> Iterator[Any]:
+    for queue in one.queues:
+        words = f"  queue {queue.topic}: {queue.ready:,} ready"
+        words += f", the oldest for {age(queue.oldest_age_s)}" if queue.oldest_age_s is not None else ""
+        words += f"; {queue.scheduled:,} scheduled" if queue.scheduled is not None else ""
+        words += f", the first due in {age(queue.due_in_s)}" if queue.due_in_s is not None else ""
+        yield line(words)
 
 
 def _partitions(one: ConsumerStatus) -> Iterator[Any]:

@@ -16,7 +16,7 @@ def at(us: int | None) -> str:
     return from_us(us).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def moment(text: str) -> int:
+def moment(text: str, field: str = "--from-time") -> int:
     """Microseconds since 1970 of an ISO 8601 time with its zone. Raises ContractError."""
     from settled.record import to_us
 
@@ -27,7 +27,7 @@ def moment(text: str) -> int:
     if found is None or found.tzinfo is None:
         raise ContractError(
             f"{text!r} is not a time with its zone",
-            field="--from-time",
+            field=field,
             value=text,
             hint="write it as 2030-01-31T12:00:00Z",
         )

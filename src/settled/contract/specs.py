@@ -9,8 +9,10 @@ from settled.contract.model import Contract
 from settled.delivery.retry import RetryPolicy
 from settled.delivery.subscription import Subscription
 from settled.engine import ConsumerGroup, ProducerSpec, TopicSpec
-from settled.errors import ContractError
+from settled.errors import ContractError, Unsupported
 from settled.outcome import FailureClass
+from settled.record import Headers
+from settled.scheduling import PRIORITY
 from settled.store import ConsumerSpec
 
 
@@ -148,3 +150,22 @@ def retry_policy(contract: Contract) -> RetryPolicy:
         eviction_burst=poison.eviction.burst,
         eviction_per_successes=poison.eviction.per_successes,
     )
+
+
+def require_scheduling(contract: Contract, asked: Headers) -> None:
+    """Raises Unsupported, naming what a message asks for that the contract's form does not obey."""
+    names = {name for name, _ in asked}
+    if contract.transport.form != "queue":
+        raise Unsupported(
+            f"{', '.join(sorted(names))}: only a queue obeys it, and the form is {contract.transport.form}",
+            field="transport.form",
+            value=contract.transport.form,
+            hint="declare transport.form: queue, or publish without it",
+        )
+    if PRIORITY in names and contract.delivery.ordering == "key":
+        raise Unsupported(
+            "a priority would overtake earlier records of its key, and the order of keys is declared",
+            field="delivery.ordering",
+            value="key",
+            hint="declare delivery.ordering: none, or publish without a priority",
+        )

@@ -64,6 +64,8 @@ def _lag(
     start = part.begin if frontier is None else max(frontier, part.begin)
     state = "settled" if frontier is not None else "never-started"
     records, next_ones = 0, list[Record]()
+    if info.queue is not None:
+        return _slot(info, part, position, committed)
     if position is not None and position.identity != info.identity:
         state, records = "other-log", part.records
     elif frontier is not None and frontier > part.end:
@@ -87,6 +89,31 @@ def _lag(
         records=records,
         bytes_about=_bytes_about(part, records, next_ones),
         oldest_age_s=None if oldest_us is None else max(0.0, (clock.wall_us() - oldest_us) / 1e6),
+        epoch=0 if position is None else position.epoch,
+        committed=committed,
+    )
+
+
+def _slot(info: TopicInfo, part: PartitionInfo, position: Position | None, committed: int | None) -> PartitionLag:
+    """Of a queue: what is claimed into a slot and not settled. What is ready to be claimed is in no slot yet."""
+    frontier = None if position is None else position.frontier
+    records = min(part.records, max(0, part.end - max(frontier or 0, part.begin)))
+    state = "settled" if position is not None else "never-started"
+    if position is not None and position.identity != info.identity:
+        state = "other-log"
+    elif records and position is not None:
+        state = "behind"
+    age_s = None if part.oldest_us is None or not records else max(0.0, (clock.wall_us() - part.oldest_us) / 1e6)
+    return PartitionLag(
+        topic=info.spec.name,
+        partition=part.partition,
+        state=state,
+        frontier=frontier,
+        begin=part.begin,
+        end=part.end,
+        records=records,
+        bytes_about=_bytes_about(part, records, []),
+        oldest_age_s=age_s,
         epoch=0 if position is None else position.epoch,
         committed=committed,
     )

@@ -13,7 +13,7 @@ import msgspec
 
 from settled.errors import ContractError
 from settled.operations.rows import Cell, Row
-from settled.record import Message, to_us
+from settled.record import Headers, Message, to_us
 
 ALL, REST = "all", "rest"
 TEMPLATE_FIELDS = frozenset({"file", "line", "topic", "key", "version", "type"})
@@ -29,6 +29,7 @@ class Mapping(msgspec.Struct, frozen=True, kw_only=True):
     id         a template, `{file}:{key}:{version}`; fields: file, line, topic, key, version, type, all columns
     id_column  a column instead; neither: file name, line number and a fingerprint of the line
     headers    (name, column) pairs, in their order
+    scheduled  what every message asks of a queue, see `settled.scheduling`
     value      `all` columns as a JSON object, the `rest` that is not mapped, or one column as it is
     zone       what times without a zone mean; none: they are refused
     """
@@ -43,6 +44,7 @@ class Mapping(msgspec.Struct, frozen=True, kw_only=True):
     zone: tzinfo | None = None
     type: str | None = None
     headers: tuple[tuple[str, str], ...] = ()
+    scheduled: Headers = ()
     value: str = ALL
 
     def __post_init__(self) -> None:
@@ -60,7 +62,7 @@ class Mapping(msgspec.Struct, frozen=True, kw_only=True):
             topic=self.topic,
             key=key,
             value=self._value(row),
-            headers=tuple([(name, _bytes(self._cell(row, column))) for name, column in self.headers]),
+            headers=(*[(name, _bytes(self._cell(row, column))) for name, column in self.headers], *self.scheduled),
             id=self._id(row, key, version, kind),
             type=kind,
             version=version,

@@ -28,10 +28,23 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     idle: bool
 
 
+class Depth(msgspec.Struct, frozen=True, kw_only=True):
+    """What a queue holds that no slot has claimed; none is what the engine does not tell. `due_in_s`: until the first
+    of the scheduled is due."""
+
+    topic: str
+    ready: int
+    scheduled: int | None
+    bytes: int | None
+    oldest_age_s: float | None
+    due_in_s: float | None
+
+
 class ConsumerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A consumer as a whole.
 
-    state      never-started, settled, behind, unreadable, ahead or other-log: the worst of its partitions
+    state      never-started, settled, behind, unreadable, ahead or other-log: the worst of its partitions; a queue in
+               which something is ready is behind
     outcomes   how many records ended how (marks that are still held)
     outage     what a worker waits for, in its words; empty: nothing
     """
@@ -42,6 +55,7 @@ class ConsumerStatus(msgspec.Struct, frozen=True, kw_only=True):
     lag_records: int
     oldest_age_s: float | None
     partitions: list[PartitionLag]
+    queues: list[Depth]
     outcomes: dict[str, int]
     held: int  # in quarantine
     requested: int  # redrives asked for and not done
@@ -126,16 +140,20 @@ def _consumer(
         held = {position.partition: position for position in positions if position.topic == topic}
         told = {number: offset for (of, number), offset in info.committed.items() if of == topic} if info else {}
         parts += lags(engine, infos[topic], held, told) if topic in infos else []
-    ages = [part.oldest_age_s for part in parts if part.oldest_age_s is not None]
+    queues = [_depth(infos[topic]) for topic in sorted(topics) if topic in infos and infos[topic].queue is not None]
+    waited = [*(part.oldest_age_s for part in parts), *(queue.oldest_age_s for queue in queues)]
+    ages = [age for age in waited if age is not None]
+    ready = sum(queue.ready for queue in queues)
     workers = store.reports(name) if store is not None else []
     waiting = [worker.why for worker in workers if worker.state == "waiting"]
     return ConsumerStatus(
         consumer=name,
         group=group,
-        state=_state(parts, started=bool(positions)),
-        lag_records=sum(part.records for part in parts),
+        state=_state(parts, started=bool(positions), ready=ready > 0),
+        lag_records=sum(part.records for part in parts) + ready,
         oldest_age_s=max(ages, default=None),
         partitions=parts,
+        queues=queues,
         outcomes=_outcomes(store, name),
         held=_count(store, name, "held"),
         requested=_count(store, name, "requested"),
@@ -147,12 +165,26 @@ def _consumer(
     )
 
 
-def _state(parts: list[PartitionLag], *, started: bool) -> str:
+def _depth(info: TopicInfo) -> Depth:
+    queue, now = info.queue, clock.wall_us()
+    assert queue is not None
+    return Depth(
+        topic=info.spec.name,
+        ready=queue.ready,
+        scheduled=queue.scheduled,
+        bytes=queue.bytes,
+        oldest_age_s=None if queue.oldest_us is None else max(0.0, (now - queue.oldest_us) / 1e6),
+        due_in_s=None if queue.next_due_us is None else max(0.0, (queue.next_due_us - now) / 1e6),
+    )
+
+
+def _state(parts: list[PartitionLag], *, started: bool, ready: bool) -> str:
     states = {part.state for part in parts}
     if started:
         states.discard("never-started")  # a partition of a grown topic that no worker has taken yet
         if any(part.state == "never-started" and part.records for part in parts):
             states.add("behind")
+        states |= {"behind"} if ready else set()
     return next((state for state in _WORST if state in states), "settled" if started else "never-started")
 
 
