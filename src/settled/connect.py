@@ -6,7 +6,7 @@ import importlib
 from typing import Any
 from urllib.parse import urlsplit
 
-from settled.engine import Engine
+from settled.engine import Capabilities, Engine
 from settled.errors import ContractError, Unsupported
 from settled.store import Store
 
@@ -32,6 +32,12 @@ def engine(url: str) -> Engine:
     """
     found: Engine = _adapter("engine", url, _ENGINES)(url)
     return found
+
+
+def kind(url: str) -> tuple[str, Capabilities]:
+    """The name of the engine that takes the URL, and what it can keep. Opens nothing; raises as `require_engine`."""
+    found = _adapter("engine", url, _ENGINES)
+    return found.name, found.capabilities
 
 
 def require_engine(url: str) -> None:

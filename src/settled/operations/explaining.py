@@ -1,0 +1,31 @@
+"""What a contract means on an engine, refused where the engine does not keep its form."""
+
+from __future__ import annotations
+
+from settled.contract.check import check
+from settled.contract.explain import Fact, explain
+from settled.contract.model import Contract
+from settled.engine import Capabilities
+from settled.errors import Unsupported
+
+REASONS = {  # engine and form: what it lacks, beyond the rule's own words
+    ("kafka", "queue"): "a share group names no owner that could be fenced, so that a consumer which lost a record "
+    "could still commit its effect",
+    ("rabbitmq", "log"): "a queue forgets a record once it is settled",
+    ("rabbitmq", "notification"): "it has no readers without a group",
+}
+
+
+def explained(contract: Contract, engine: str, capabilities: Capabilities) -> list[Fact]:
+    """The facts. Raises Unsupported for a form that the engine does not keep."""
+    for finding in check(contract, capabilities=capabilities):
+        if finding.rule == "form-not-kept":
+            reason = REASONS.get((engine, contract.transport.form), "")
+            raise Unsupported(
+                f"{engine}: {finding.message}" + (f"; {reason}" if reason else ""),
+                field=finding.field,
+                value=contract.transport.form,
+                source=f"rule {finding.rule}",
+                hint=finding.remedy,
+            )
+    return explain(contract, engine, capabilities)
