@@ -109,6 +109,11 @@ def compare(wanted: TopicSpec, info: TopicInfo) -> list[Difference]:
         told.append(("retention.age", _bound(wanted.retention_s, " s"), _bound(has.retention_s, " s"), alter))
     if _per_partition(wanted.retention_bytes, has.partitions) != _per_partition(has.retention_bytes, has.partitions):
         told.append(("retention.bytes", _bound(wanted.retention_bytes), _bound(has.retention_bytes), alter))
+    if wanted.compact != has.compact:
+        remedy = alter if wanted.compact else f"{alter}; of brokers, their own tools end compaction"
+        told.append(("retention.compact", _truth(wanted.compact), _truth(has.compact), remedy))
+    if wanted.compact and has.compact and wanted.tombstone_s != has.tombstone_s:
+        told.append(("retention.tombstones", f"{wanted.tombstone_s:.15g} s", f"{has.tombstone_s:.15g} s", alter))
     for field, want, found, remedy in (
         ("transport.record_limit", wanted.max_message_bytes, has.max_message_bytes, alter),
         ("transport.replicas", wanted.replicas, has.replicas, "the broker's own tools add and move replicas"),
@@ -140,6 +145,10 @@ def _by_acceptance(record: Record) -> tuple[int, int, int]:
 def _per_partition(size: int | None, partitions: int) -> int | None:
     """As an engine counts that bounds partitions and not topics: rounded up."""
     return None if size is None else -(-size // partitions)
+
+
+def _truth(value: bool) -> str:
+    return "true" if value else "false"
 
 
 def _bound(value: float | None, unit: str = " bytes") -> str:

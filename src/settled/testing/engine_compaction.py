@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from settled.engine import Counting, Engine, TopicSpec
-from settled.errors import Unsupported
+from settled.errors import ContractError, Unsupported
 from settled.operations.lag import lags
 from settled.record import Message
 from settled.store import Position
@@ -44,8 +44,11 @@ class CompactionCases:
         assert (told.compact, told.tombstone_s) == (True, 120.0)
         again = engine.ensure_topic(TopicSpec(name=names.topic, compact=True, tombstone_s=60.0, retention_s=3600.0))
         assert (again.spec.compact, again.spec.tombstone_s, again.spec.retention_s) == (True, 60.0, 3600.0)
-        assert not engine.ensure_topic(TopicSpec(name=names.topic)).spec.compact
         assert again.identity == made.identity
+        left = engine.ensure_topic(TopicSpec(name=names.topic)).spec
+        assert left.compact is not engine.capabilities.maintains  # where brokers compact, only people end it
+        with pytest.raises(ContractError, match="tombstone_s"):
+            engine.ensure_topic(TopicSpec(name=names.topic, compact=True, tombstone_s=-1.0))
 
     def test_the_newest_of_each_key_stays_where_it_was(self, compacting: Engine) -> None:
         make_topic(compacting, compact=True)

@@ -39,6 +39,7 @@ class KafkaEngine:
     capabilities = Capabilities(
         durability=frozenset({"memory", "local", "committed"}),
         forms=frozenset({"log", "pubsub", "notification"}),
+        compaction=True,
         tails=True,
         max_message_bytes=topic_settings.MAX_MESSAGE_BYTES,
     )

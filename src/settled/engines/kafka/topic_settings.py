@@ -5,6 +5,10 @@ retention_bytes     retention.bytes, which Kafka counts per partition: the topic
 max_message_bytes   max.message.bytes, which Kafka counts per batch with its frame and settled's headers: ROOM more
 replicas            the replication factor; none: 3, or as many as there are brokers
 min_isr             min.insync.replicas; none: 2, or as many as there are replicas
+compact             cleanup.policy: compact, with delete beside it where retention bounds the topic. A topic that is
+                    compacted already is not told to stop: with cleanup.policy=delete its age would be judged at once
+tombstone_s         delete.retention.ms
+pass_groups         always, where a topic is compacted: brokers look at no group
 Accepted times are the brokers' (message.timestamp.type=LogAppendTime), so retention is judged by their clocks.
 """
 
@@ -29,6 +33,7 @@ NAMES = (
     "min.insync.replicas",
     "message.timestamp.type",
     "cleanup.policy",
+    "delete.retention.ms",
     "unclean.leader.election.enable",
     "flush.messages",
 )
@@ -67,6 +72,7 @@ def check(spec: TopicSpec) -> None:
             0 < (MAX_MESSAGE_BYTES if limit is None else limit) <= MAX_MESSAGE_BYTES,
             f"from 1 to {MAX_MESSAGE_BYTES}, the engine's own limit",
         ),
+        ("tombstone_s", spec.tombstone_s, spec.tombstone_s >= 0, "0 or more"),
         ("replicas", replicas, (1 if replicas is None else replicas) > 0, "1 or more"),
         ("min_isr", min_isr, 0 < (min_isr or 1) <= (replicas or 32_767), "from 1 to the number of replicas"),
     ):
@@ -97,6 +103,10 @@ def adopted(spec: TopicSpec) -> dict[str, str]:
         taken["max.message.bytes"] = str(spec.max_message_bytes + ROOM)
     if spec.min_isr is not None:
         taken["min.insync.replicas"] = str(spec.min_isr)
+    if spec.compact:
+        bounded = spec.retention_s is not None or spec.retention_bytes is not None
+        taken["cleanup.policy"] = "compact,delete" if bounded else "compact"
+        taken["delete.retention.ms"] = str(round(spec.tombstone_s * 1000))
     return taken
 
 
@@ -104,10 +114,14 @@ def found(name: str, partitions: int, replicas: int, config: Mapping[str, str]) 
     """From what the cluster says. `replicas`: the fewest of any partition."""
     age, most = int(config["retention.ms"]), int(config["retention.bytes"])
     min_isr = int(config["min.insync.replicas"])
+    compacted = "compact" in config["cleanup.policy"]
     return Found(
         spec=TopicSpec(
             name=name,
             partitions=partitions,
+            compact=compacted,
+            tombstone_s=int(config["delete.retention.ms"]) / 1000,
+            pass_groups=compacted,
             retention_s=None if age < 0 else age / 1000,
             retention_bytes=None if most < 0 else most * partitions,
             max_message_bytes=max(1, int(config["max.message.bytes"]) - ROOM),
@@ -118,7 +132,7 @@ def found(name: str, partitions: int, replicas: int, config: Mapping[str, str]) 
         min_isr=min_isr,
         synced=config["flush.messages"] == "1",
         unclean=config["unclean.leader.election.enable"] == "true",
-        compacted="compact" in config["cleanup.policy"],
+        compacted=compacted,
         brokers_time=config["message.timestamp.type"] == "LogAppendTime",
     )
 

@@ -220,6 +220,7 @@ def _check(spec: TopicSpec, limit: int) -> None:
     faults = [
         ("partitions", spec.partitions, 1 <= spec.partitions <= MAX_PARTITIONS, f"from 1 to {MAX_PARTITIONS}"),
         ("retention_s", spec.retention_s, spec.retention_s is None or spec.retention_s > 0, "above 0, or none"),
+        ("tombstone_s", spec.tombstone_s, spec.tombstone_s >= 0, "0 or more"),
         ("retention_bytes", spec.retention_bytes, (spec.retention_bytes or 1) > 0, "above 0, or none"),
         (
             "max_message_bytes",
