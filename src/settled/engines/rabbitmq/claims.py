@@ -2,7 +2,8 @@
 
 How much the broker hands out ahead is its prefetch, which only a new consumer can be given: once all that one was
 allowed is handed out and more is wanted, or other sizes came than were expected, it is cancelled and another one takes
-its place on the same channel. A channel's delivery tags die with it: nothing is acknowledged on another one.
+its place on the same channel; where order counts the whole slot is given back instead. A channel's delivery tags die
+with it: nothing is acknowledged on another one.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class Claims:
         self._epochs: dict[int, int] = {}
         self._mine: dict[str, int] = {}  # event id -> deliveries before, of claims that were lost with a connection
         self._look_at = 0.0
+        self._average = 0.0  # expanded bytes of a message, as far as seen in earlier slots
         self._reset()
 
     def _reset(self) -> None:
@@ -183,6 +185,7 @@ class Claims:
         """Which claims this process had in hand: when they come again with one more delivery, nobody died of them."""
         with self._hand.lock:
             self._mine = {claim.record.id: claim.before for claim in slot.unended}
+            self._average = slot.average or self._average
             self._epochs[slot.number] = slot.epoch
 
     # Messages.
@@ -199,6 +202,8 @@ class Claims:
             first = slot.unended[0].number if slot.unended else slot.next
             out = slot.next - max(first, self._first)
             claims, waiting = len(slot.unended), slot.waiting_bytes
+        if self._source.single and self._consumer is not None:
+            return  # one consumer's claims come back in order, those of two would not
         if self._consumer is None:
             if waiting <= BUDGET // 2 and claims < MOST_CLAIMS:
                 self._consume(channel, wanted)
@@ -207,11 +212,12 @@ class Claims:
 
     def _wanted(self, slot: Slot) -> int:
         """How many messages may be handed out ahead."""
+        average = slot.average or self._average
+        if self._source.single:  # nobody else waits for what is handed out ahead
+            return max(1, min(self._prefetch, int(BUDGET / average))) if average else self._prefetch
         most = min(self._prefetch, self._hand.asked_records or FIRST)
-        if not slot.average:
-            return min(FIRST, most)
         budget = min(BUDGET, self._hand.asked_bytes or BUDGET)
-        return max(1, min(most, int(budget / slot.average)))
+        return max(1, min(most, int(budget / average))) if average else min(FIRST, most)
 
     def _consume(self, channel: Channel, wanted: int) -> None:
         slot = self._slot
@@ -252,7 +258,15 @@ class Claims:
             if hand.idle:
                 hand.stir.notify_all()
         if heavy and self._consumer is not None and not self._changing:
-            self._cancel(channel)  # what is on its way goes back
+            self._hold_back(channel)
+
+    def _hold_back(self, channel: Channel) -> None:
+        """More bytes came than were expected. What is on its way goes back; where order counts, all that is out does,
+        since it comes back in order only together."""
+        if self._source.single:
+            channel.close()
+        else:
+            self._cancel(channel)
 
     def acknowledge(self, slot: Slot) -> None:
         """All claims below the slot's frontier, if its channel is still there."""
