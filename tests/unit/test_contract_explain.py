@@ -115,6 +115,9 @@ def test_what_may_be_lost() -> None:
     assert "power cut" in told("losses", facts(producer={"durability": "memory"}))
     assert "quorum" in told("losses", facts("kafka", producer={"durability": "committed"}))
     assert "under way when a worker died" in told("losses", facts(delivery={"mode": "at-most-once"}))
+    compacted = {"transport": {"version": "rev"}, "retention": {"compact": True}}
+    assert "goes by the order of the log" in told("losses", facts(**compacted))
+    assert "goes by the order of the log" not in told("losses", facts(retention={"compact": True}))
     hints = told("losses", facts(transport={"form": "notification"}, delivery={"in_flight": {"records": 70}}))
     assert "beyond 70 keys" in hints
     assert "@app.sweep" in hints

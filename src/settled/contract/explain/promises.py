@@ -61,6 +61,12 @@ def losses(on: Ground) -> Facts:
             "records that retention took before a group settled them: a gap",
             "a note in the effect store, and an event",
         )
+    if on.log and on.retention.compact and on.transport.version is not None:
+        yield Fact(
+            "losses",
+            "a newer version, for readers that begin after compaction, where an older one was published after it: "
+            "compaction goes by the order of the log",
+        )
     if on.log and on.retention.compact and on.retention.pass_groups:
         yield Fact("losses", "older records of a key for a group that is behind", "retention.pass_groups")
 
