@@ -243,6 +243,28 @@ def test_an_outage_of_the_store_is_no_failure(make: MakeApp, tmp_path: Path) -> 
     assert not [each for each in events if isinstance(each, AttemptFailed)]
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_handler_that_does_not_end_does_not_hold_up_the_stop(make: MakeApp, tmp_path: Path, at_once: bool) -> None:
+    app = make(delivery={"grace": "1h" if at_once else "300ms", "effect_tail": "100ms"})
+    running, go = threading.Event(), threading.Event()
+
+    @app.handler
+    def stuck(tx: Tx, hint: Record) -> None:
+        refresh(tx, hint)
+        running.set()
+        go.wait(60)
+
+    app.sweep(None)
+    with watching(app) as watcher:
+        change(tmp_path / "effects.db", "o1", 1)
+        app.publish(key="o1", version=1)
+        assert running.wait(60)
+        watcher.abandon() if at_once else watcher.stop()
+    go.set()
+    until(lambda: not [thread for thread in threading.enumerate() if thread.name == "settled-hints"])
+    assert orders(tmp_path / "effects.db", "cache") == {}
+
+
 def test_a_drain_works_on_what_is_there_and_sweeps_once(make: MakeApp, tmp_path: Path) -> None:
     app, file = make(), tmp_path / "effects.db"
     app.handler(refresh)

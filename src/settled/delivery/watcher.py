@@ -12,8 +12,8 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import msgspec
@@ -35,6 +35,7 @@ log = logging.getLogger("settled.delivery")
 BEHIND = 100_000  # hints further behind than that are passed over, for the sweep
 TOGETHER = 10_000
 IDLE_POLL_S = 5.0
+LOOK_S = 0.1  # how often a watcher that stops looks whether it may
 SOON_S = 1.0  # after a loss the sweep runs at once, but rests so long between two runs
 FAILED_SWEEP_S = 30.0  # after a failed one, where none is due by time
 OUTAGE_FIRST_S, OUTAGE_MOST_S = 0.05, 5.0
@@ -70,6 +71,7 @@ class Watcher:
         self._hints = Hints(subscription.in_flight_records, subscription.in_flight_bytes)
         self._changed = threading.Condition()  # guards the hints, the tail and `_lossy`
         self._stopping, self._abandoning = threading.Event(), threading.Event()
+        self._over = threading.Event()  # told to stop, or a thread ended
         self._tail: Tail | None = None
         self._lossy = False
         self._current: Record | None = None
@@ -85,8 +87,9 @@ class Watcher:
         return self._stopping.is_set()
 
     def stop(self) -> None:
-        """End what runs, and stop."""
+        """End what runs within the grace time, and stop."""
         self._stopping.set()
+        self._over.set()
         with self._changed:
             if self._tail is not None:
                 self._tail.wakeup()
@@ -104,41 +107,69 @@ class Watcher:
         of engine and store are waited out, once it runs.
         """
         self._tell("starting")
+        self._tail = self._engine.tail(self._topic, behind=BEHIND)
+        work = self._thread(self._drain if drain else self._watch)
+        reader = self._thread(self._read)
+        work.start()
+        if not drain:
+            reader.start()
+        try:
+            self._over.wait()
+        finally:
+            self.stop()
+            self._wait_for(work)
+            if not drain:
+                reader.join()
+            self._shut()
+            self._tell("stopped")
+        if self._crash is not None:
+            raise self._crash
+
+    def _wait_for(self, work: threading.Thread) -> None:
+        """What runs may end within the grace time; after that nothing of it will be kept."""
+        deadline = time.monotonic() + self._subscription.grace_s
+        while work.is_alive() and not self._abandoning.is_set() and time.monotonic() < deadline:
+            work.join(LOOK_S)
+        self._abandoning.set()
+        if work.is_alive():
+            log.warning("a handler did not end within the grace time: nothing of its transaction is kept")
+
+    def _thread(self, work: Callable[[], None]) -> threading.Thread:
+        return threading.Thread(target=self._ending, args=(work,), name="settled-hints", daemon=True)
+
+    def _ending(self, work: Callable[[], None]) -> None:
+        """On a thread of its own; its end is the watcher's."""
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - raised by `run`
+            self._crash = self._crash or error
+        self._over.set()
+
+    @contextmanager
+    def _session_open(self) -> Iterator[None]:
         with ExitStack() as stack:
-            stack.callback(self._tell, "stopped")
             self._session = self._store.session(self._subscription.consumer)
             stack.callback(self._session.close)
             self._session.causes(lambda: self._current)
             self._binding = self._bind()
             stack.callback(self._binding.close)
-            self._tail = self._engine.tail(self._topic, behind=BEHIND)
-            stack.callback(self._shut)
-            if drain:
-                self._drain()
-            else:
-                self._watch()
-        if self._crash is not None:
-            raise self._crash
+            yield
 
     def _watch(self) -> None:
-        reader = threading.Thread(target=self._read, name="settled-hints", daemon=True)
-        reader.start()
-        try:
+        with self._session_open():
             while not self._stopping.is_set():
                 self._guarded(self._turn)
-        finally:
-            self.stop()
-            reader.join()
 
     def _drain(self) -> None:
         assert self._tail is not None
-        while (found := self._tail.poll(0.0, records=TOGETHER, bytes=self._hints.most_bytes)) and not self.stopping:
-            self._hints.add(found)
-        while self._hints and not self.stopping:
-            self._guarded(lambda: self._handle(self._hints.take(self._size.size)))
         failures: list[Failure | None] = []
-        while self._sweep is not None and not failures and not self.stopping:
-            self._guarded(lambda: failures.append(self._run_sweep()))
+        with self._session_open():
+            while (found := self._tail.poll(0.0, records=TOGETHER, bytes=self._hints.most_bytes)) and not self.stopping:
+                self._hints.add(found)
+            while self._hints and not self.stopping:
+                self._guarded(lambda: self._handle(self._hints.take(self._size.size)))
+            while self._sweep is not None and not failures and not self.stopping:
+                self._guarded(lambda: failures.append(self._run_sweep()))
         if failures and failures[0] is not None:
             raise SettledError(f"the sweep failed: {failures[0].error}: {failures[0].message}")
 
@@ -300,22 +331,18 @@ class Watcher:
 
     def _read(self) -> None:
         outages = 0
-        try:
-            while not self._stopping.is_set():
-                try:
-                    self._read_some()
-                    outages = 0
-                except Unavailable as error:
-                    outages += 1
-                    log.log(logging.WARNING if outages == 1 else logging.DEBUG, "hints wait for the engine: %s", error)
-                    self._stopping.wait(random.uniform(0.5, 1.0) * min(OUTAGE_MOST_S, 0.1 * 2 ** min(outages, 10)))
-                except (Damaged, HistoryLost) as error:
-                    log.warning("hints are read from the end again: %s", error)
-                    self._shut()
-                    self._note_loss(0, 0, known=True)
-        except BaseException as error:  # noqa: BLE001 - raised by `run`, on the watcher's own thread
-            self._crash = error
-            self.stop()
+        while not self._stopping.is_set():
+            try:
+                self._read_some()
+                outages = 0
+            except Unavailable as error:
+                outages += 1
+                log.log(logging.WARNING if outages == 1 else logging.DEBUG, "hints wait for the engine: %s", error)
+                self._stopping.wait(random.uniform(0.5, 1.0) * min(OUTAGE_MOST_S, 0.1 * 2 ** min(outages, 10)))
+            except (Damaged, HistoryLost) as error:
+                log.warning("hints are read from the end again: %s", error)
+                self._shut()
+                self._note_loss(0, 0, known=True)
 
     def _read_some(self) -> None:
         if self._tail is None:
