@@ -200,3 +200,48 @@ def test_a_subscription_that_was_away_longer_than_the_retention_is_told(subscrip
     with pytest.raises(HistoryLost):
         strict.drain()
     assert len(effects(strict)) == 12
+
+
+def test_a_subscription_becomes_a_queue_through_a_handler(tmp_path: Path) -> None:
+    log, store = f"sqlite:///{tmp_path}/log.db", f"sqlite:///{tmp_path}/{{}}.db"
+    failed: set[str] = set()
+
+    def enqueue(tx: Tx, record: Record) -> None:
+        tx.publish(record.value, topic="jobs", key=record.key)
+        if record.id not in failed:  # the first run of each comes to nothing, and neither does its job
+            failed.add(record.id)
+            raise ValueError("once")
+
+    facts = App(
+        engine=log,
+        store=store.format("facts"),
+        topic="facts",
+        group="filling",
+        transport={"form": "pubsub", "partitions": PARTITIONS},
+        poison={"backoff": {"first": "5ms", "most": "10ms"}},
+    )
+    facts.handler(enqueue)
+    jobs = App(
+        engine=log,
+        store=store.format("jobs"),
+        topic="jobs",
+        group="working",
+        transport={"form": "queue", "partitions": 3},
+    )
+    jobs.setup(lambda tx: tx.execute("CREATE TABLE IF NOT EXISTS effects (event_id TEXT, key BLOB)"))
+    jobs.handler(insert)
+    with facts, jobs:
+        assert jobs.engine.topics(["jobs"])[0].queue is not None
+        for number in range(20):
+            for _ in range(2):  # the second time the first answer was lost
+                facts.publish(b"v", key=f"k{number % KEYS}", id=f"e{number}")
+        facts.drain()
+        jobs.drain()
+        made = effects(jobs)
+        assert len(made) == len(set(made)) == 20
+        for key in range(KEYS):
+            names = [name.split(":")[0] for name, of in made if of == b"k%d" % key]
+            assert names == [f"e{n}" for n in range(key, 20, KEYS)]
+        queue = jobs.engine.topics(["jobs"])[0].queue
+        assert queue is not None
+        assert queue.ready == 0
