@@ -428,8 +428,9 @@ class Engine(Protocol):
         ...
 
     def maintain(self, *, force: bool = False) -> dict[str, int]:
-        """Apply retention once; returns records removed per topic. Never passes the committed frontier of a group
-        that is active (has members, or had within the topic's retention) unless `force`."""
+        """Apply retention once, and compact what is worth it; returns records removed per topic. Never passes the
+        committed frontier of a group that is active (has members, or had within the topic's retention) unless `force`,
+        or for compaction `TopicSpec.pass_groups`. With `force` all is worth it."""
         ...
 
     def examine(self, spec: TopicSpec | None = None, durability: Durability = "memory") -> list[Examined]:

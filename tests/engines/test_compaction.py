@@ -19,7 +19,9 @@ from settled.engine import ProducerSpec
 from settled.engines.sqlite import SqliteEngine, compaction, joining
 from settled.errors import Damaged, HistoryLost
 from settled.events import GapFound
+from settled.operations.growing import review
 from settled.operations.status import status
+from settled.operations.topics import last_records
 from settled.record import Message, Record
 from settled.sqlite import open_connection
 from settled.testing.engine_compaction import RECIPE, keyed
@@ -159,6 +161,19 @@ def test_latest_begins_behind_the_holes(shop: Shop) -> None:
         app.publish(b"x", key="b", id="e2")
         wait_settled(shop, app, 3)
     assert shop.ids() == ["e2"]
+
+
+def test_the_newest_records_are_found_behind_holes(engine: SqliteEngine) -> None:
+    """As `settled topic tail` and the review of a growing topic look for them."""
+    make_topic(engine, compact=True, tombstone_s=0.0)
+    publish(engine, keyed(b"abcdef"), batch_records=1)
+    publish(engine, [message(n, key=b"x%d" % n, value=None) for n in range(6, 500)])
+    engine.maintain(force=True)
+    info = topic_of(engine)
+    assert [record.offset for record in last_records(engine, info, 4)] == [2, 3, 4, 5]
+    assert [record.offset for record in last_records(engine, info, 100)] == [0, 1, 2, 3, 4, 5]
+    found = review(engine, info, 4, sample=5)
+    assert (found.records, found.keys) == (6, 6)
 
 
 def test_positions_by_time_are_those_of_records_that_are_left(

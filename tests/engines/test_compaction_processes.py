@@ -14,7 +14,7 @@ from settled import windows
 from settled.engines.sqlite import SqliteEngine, compaction
 from settled.record import Record
 from settled.sqlite import open_connection
-from settled.testing.engine_tools import eventually, make_topic, message, names, publish, topic_of
+from settled.testing.engine_tools import Member, eventually, make_topic, message, names, publish, topic_of
 
 RECORDS, KEYS = 2000, 10
 
@@ -133,6 +133,29 @@ def test_one_at_a_time_compacts_a_partition(engine: SqliteEngine) -> None:
     assert inner == [{}]
     other.close()
     assert len(require_good(engine)) == KEYS
+
+
+def test_a_group_that_comes_during_a_pass_is_waited_for(engine: SqliteEngine) -> None:
+    joined: list[Member] = []
+
+    def hook(window: str) -> None:
+        if window == "compaction-unrecorded" and not joined:
+            joined.append(Member(engine, start=-1))
+
+    windows.install(hook)
+    removed = engine.maintain()[names.topic]
+    windows.install(None)
+    found = require_good(engine)
+    assert len(found) == RECORDS - removed
+    assert [record.offset for record in found][-500:] == list(range(RECORDS - 500, RECORDS))
+    assert engine.maintain() == {}
+    member = joined[0]
+    member.owns(1)
+    member.consumer.start(names.topic, 0, 0)
+    assert member.receives(len(found)) == found
+    member.consumer.commit({(names.topic, 0): RECORDS})
+    assert engine.maintain() == {names.topic: len(found) - KEYS}
+    member.consumer.close()
 
 
 @pytest.mark.parametrize("claims", [True, False])

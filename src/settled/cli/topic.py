@@ -70,8 +70,9 @@ def _described(info: TopicInfo, differences: list[Difference]) -> Iterator[Any]:
     spec = info.spec
     keeps = "for ever" if spec.retention_s is None else age(spec.retention_s)
     most = "any size" if spec.retention_bytes is None else size(spec.retention_bytes)
+    compacted = f", compacted by key (tombstones stay {age(spec.tombstone_s)})" if spec.compact else ""
     copies = f", {spec.replicas} replicas of which {spec.min_isr} must hold a record" if spec.replicas else ""
-    yield line(f"{spec.name}: {spec.partitions} partitions, kept {keeps} and up to {most}{copies}")
+    yield line(f"{spec.name}: {spec.partitions} partitions, kept {keeps} and up to {most}{compacted}{copies}")
     for note in info.notes:
         yield line(f"note: {note}")
     if differences:

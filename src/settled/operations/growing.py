@@ -6,7 +6,7 @@ import msgspec
 
 from settled.engine import Engine, TopicInfo
 from settled.errors import ContractError, Refused
-from settled.operations.topics import PAGE
+from settled.operations.topics import PAGE, newest_from
 from settled.partition import partition_of
 
 SAMPLE = 10_000  # records at most that are looked at, the newest of each partition
@@ -44,7 +44,7 @@ def review(engine: Engine, info: TopicInfo, partitions: int, *, sample: int = SA
     records, counts = 0, dict[bytes, int]()
     most = -(-sample // max(1, sum(part.records > 0 for part in info.partitions)))
     for part in info.partitions:
-        offset = max(part.begin, part.end - most)
+        offset = newest_from(engine, info, part, most)
         while offset < part.end:
             page = engine.read(info.spec.name, part.partition, offset, records=PAGE)
             for record in page:

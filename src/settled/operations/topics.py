@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from settled.engine import Engine, TopicInfo, TopicSpec
+from settled.engine import Counting, Engine, PartitionInfo, TopicInfo, TopicSpec
 from settled.errors import ContractError
 from settled.record import Record, checked_name
 
@@ -39,9 +39,23 @@ def last_records(engine: Engine, info: TopicInfo, count: int, partition: int | N
     found: list[Record] = []
     for part in info.partitions:
         if partition in (None, part.partition) and part.records:
-            start = max(part.begin, part.end - count)
-            found += engine.read(info.spec.name, part.partition, start, records=count)
+            start = newest_from(engine, info, part, count)
+            found += list(_stream(engine, info.spec.name, part.partition, start, part.end))[-count:]
     return sorted(found, key=_by_acceptance)[-count:] if count else []
+
+
+def newest_from(engine: Engine, info: TopicInfo, part: PartitionInfo, count: int) -> int:
+    """From where on the newest `count` records of a partition are there, in a compacted topic perhaps more."""
+    span = max(1, count)
+    while (start := max(part.begin, part.end - span)) > part.begin and info.spec.compact:
+        if isinstance(engine, Counting):
+            there = engine.held(info.spec.name, part.partition, start, part.end)
+        else:
+            there = len(engine.read(info.spec.name, part.partition, start, records=count))
+        if there >= count:
+            break
+        span *= 4
+    return start
 
 
 def records_from(engine: Engine, info: TopicInfo, starts: dict[int, int]) -> Iterator[Record]:
