@@ -9,11 +9,13 @@ import json
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 from shop import Shop, insert
 
+from settled.clock import wall_us
 from settled.record import Message, Record
 from settled.store import Tx
 
@@ -46,6 +48,15 @@ def stuck(tx: Tx, record: Record) -> None:
         never.wait(0.05)
 
 
+def stuck_before(tx: Tx, record: Record) -> None:
+    """Waits before its first statement: it holds no lock of the store."""
+    note("starts", record.id)
+    never = threading.Event()
+    while not (FOLDER / "go").exists():
+        never.wait(0.05)
+    insert(tx, record)
+
+
 def stuck_on_e0(tx: Tx, record: Record) -> None:
     if record.id == "e0":
         stuck(tx, record)
@@ -56,6 +67,13 @@ def stuck_on_e0(tx: Tx, record: Record) -> None:
 def stuck_swallowing(tx: Tx, record: Record) -> None:
     with contextlib.suppress(BaseException):
         stuck(tx, record)
+
+
+def noted(tx: Tx, record: Record) -> None:
+    """Writes down when it started, by the kernel's clock, and takes its time."""
+    note("starts", f"{record.id} {wall_us()}")
+    threading.Event().wait(0.02)
+    insert(tx, record)
 
 
 def fails(tx: Tx, record: Record) -> None:
@@ -100,14 +118,19 @@ def main() -> None:
     global FOLDER
     given = json.loads(sys.argv[1])
     FOLDER = Path(given.pop("folder"))
+    if shift := given.pop("shift_s", 0):  # what this process takes for the time of day
+        now, now_ns = time.time, time.time_ns
+        time.time = lambda: now() + shift
+        time.time_ns = lambda: now_ns() + shift * 1_000_000_000
     shop = Shop(FOLDER)
     handler, drain = given.pop("handler"), given.pop("drain", False)
     if handler == "publish":
         publish(shop, given.pop("first"), given.pop("count"), **given)
         return
+    member = given.pop("member", None)
     app = shop.app(globals()[handler], **given)
     with app:
-        app.run(drain=drain)
+        app.run(drain=drain, member=member)
 
 
 if __name__ == "__main__":

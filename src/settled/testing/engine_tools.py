@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -151,13 +151,13 @@ class Member:
             self.consumer.release(topic, partition, clean=False)
 
 
-def share_out(members: list[Member], condition: Callable[[], bool], what: str) -> None:
+def share_out(members: Sequence[Member], condition: Callable[[], bool], what: str, **bounds: int) -> None:
     """Poll the members in turn; at no time may two of them own the same partition."""
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline, f"not within {DEADLINE_S} s: {what}"
         for member in members:
-            member.poll(0.01)
+            member.poll(0.01, **bounds)
             owned = [partition for one in members for partition in one.owned]
             assert len(owned) == len(set(owned)), f"two owners: {sorted(owned)}"
 

@@ -17,7 +17,7 @@ from settled import scheduling
 from settled.engine import ConsumerGroup, Engine, ProducerSpec, TopicSpec
 from settled.errors import ContractError, Fenced, InvalidMessage, TooLarge
 from settled.record import Headers, Message
-from settled.testing.engine_tools import DEADLINE_S, EngineFactory, eventually, message, names, publish
+from settled.testing.engine_tools import DEADLINE_S, EngineFactory, eventually, message, names, publish, share_out
 from settled.testing.queue_tools import QueueMember, QueueProcess, make_queue, ready, settled_whole
 
 MIB = 1024 * 1024
@@ -52,8 +52,7 @@ class QueueConformance:
     def test_members_share_the_work(self, engine: Engine, engine_factory: EngineFactory) -> None:
         make_queue(engine)
         members = [QueueMember(engine), QueueMember(engine_factory())]
-        for member in members:
-            member.until(lambda member=member: bool(member.owned), "each has a slot")  # type: ignore[misc]
+        share_out(members, lambda: all(member.owned for member in members), "each has a slot")
         publish(engine, map(message, range(300)))
         eventually(lambda: self._all_settled(members, 300), "all are claimed")
         claimed = [each for member in members for each in member.ids]
@@ -149,8 +148,7 @@ class QueueConformance:
             eventually(lambda: bool(process.of("Lost")), "it is told that it lost its slots")
             member.leave()
             other = QueueMember(engine, lease_s=5.0)
-            held = lambda: len({*other.ids, *process._claimed()[10:]})  # noqa: E731 - asked twice below
-            other.until(lambda: held() == 10, "all ten come again, to whoever lives")
+            other.until(lambda: len({*other.ids, *process.claims(0)[10:]}) == 10, "all come again, to whoever lives")
             other.leave()
 
     def test_a_member_beyond_the_slots_waits_for_one(self, engine: Engine, engine_factory: EngineFactory) -> None:
@@ -292,8 +290,7 @@ class QueueConformance:
             return
         second = QueueMember(engine, ordered=True)
         members = [first, second]
-        for member in members:
-            member.until(lambda member=member: bool(member.owned), "each has a slot", records=0)  # type: ignore[misc]
+        share_out(members, lambda: all(member.owned for member in members), "each has a slot", records=0)
         for _ in range(20):
             for member in members:
                 member.poll(0.05, records=10)

@@ -106,7 +106,9 @@ class SqliteConsumer:
         lane.stopped = False
 
     def release(self, topic: str, partition: int, *, clean: bool = True) -> None:
-        self._lanes.pop((topic, partition), None)
+        lane = self._lanes.pop((topic, partition), None)
+        if lane is not None and isinstance(lane.cursor, Slot):
+            self._removals.finish(lane.cursor.topic.id, partition)
         if self._membership.release((topic, partition), clean=clean):
             self._waker.wake("members", but=self._beat.name)
             self._heartbeat.hurry()

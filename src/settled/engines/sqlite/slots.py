@@ -158,7 +158,7 @@ class Slot:
             partition=self.number,
             records=found,
             next_offset=self.position,
-            size=sum(run.size for run in runs),
+            size=sum(record.size for record in found),
         )
 
 
@@ -286,6 +286,7 @@ class Removals:
         self._database, self._owns, self._freed = database, owns, freed
         self._noted: dict[tuple[int, int], int] = {}  # topic and slot -> frontier
         self._stir = threading.Condition()
+        self._removing = threading.Lock()  # taken before `_stir`
         self._ended = False
         self._thread: threading.Thread | None = None
 
@@ -298,8 +299,12 @@ class Removals:
                 self._thread.start()
             self._stir.notify()
 
+    def finish(self, topic: int, slot: int) -> None:
+        """Do what is noted of a slot now: it is about to be given back."""
+        self._do((topic, slot))
+
     def close(self) -> None:
-        """Do what is noted, then end."""
+        """Do all that is noted, then end."""
         with self._stir:
             self._ended = True
             self._stir.notify()
@@ -313,11 +318,19 @@ class Removals:
                     self._stir.wait()
                 if not self._noted:
                     return
-                (topic, slot), frontier = self._noted.popitem()
+                place = next(iter(self._noted))
+            self._do(place)
+
+    def _do(self, place: tuple[int, int]) -> None:
+        with self._removing:
+            with self._stir:
+                frontier = self._noted.pop(place, None)
+            if frontier is None:
+                return
             try:
-                self._remove(topic, slot, frontier)
+                self._remove(*place, frontier)
             except SettledError as error:  # the next frontier takes it along
-                log.warning("settled claims of slot %s are not removed yet: %s", slot, error)
+                log.warning("settled claims of slot %s are not removed yet: %s", place[1], error)
 
     def _remove(self, topic: int, slot: int, frontier: int) -> None:
         """In short transactions. Nothing is done for a slot that is another's."""
