@@ -10,6 +10,8 @@ import threading
 import time
 from collections.abc import Collection
 
+import msgspec
+
 from settled.engine import (
     Capabilities,
     ConsumerGroup,
@@ -42,7 +44,7 @@ class RabbitEngine:
 
     name = "rabbitmq"
     capabilities = Capabilities(
-        durability=frozenset({"memory", "local", "committed"}),
+        durability=frozenset({"memory", "local"}),
         forms=frozenset({"queue", "pubsub"}),
         max_message_bytes=MAX_MESSAGE_BYTES,
     )
@@ -53,6 +55,9 @@ class RabbitEngine:
         self.url = url
         self._settings = settings.parse(url)
         self._topology = Topology(self._settings)
+        if len(self._settings.addresses) >= QUORUM:
+            durability: frozenset[Durability] = frozenset({"memory", "local", "committed"})
+            self.capabilities = msgspec.structs.replace(type(self).capabilities, durability=durability)
         self._lock = threading.Lock()
         self._producers: set[RabbitProducer] = set()
         self._consumers: set[RabbitConsumer] = set()

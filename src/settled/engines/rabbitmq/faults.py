@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 from collections.abc import Mapping
@@ -14,11 +15,23 @@ from settled.errors import ContractError, SettledError, TooLarge, Unavailable, U
 
 TOO_LARGE, ACCESS_REFUSED, NOT_FOUND, LOCKED, PRECONDITION_FAILED = 311, 403, 404, 405, 406
 NOT_ALLOWED, NOT_IMPLEMENTED = 530, 540
+# What pika makes of a connection that ends while it is opened: it may be a guess, the cable may have been pulled.
+_IN_HANDSHAKE = (
+    amqp.IncompatibleProtocolError,
+    amqp.ProbableAuthenticationError,
+    amqp.ProbableAccessDeniedError,
+    amqp.AuthenticationError,
+)
+_CLOSED = re.compile(r"ConnectionClosedByBroker: \((\d+)\)")
 OLDEST = (3, 10)  # quorum queues with a delivery limit and dead letters that are not dropped on the way
 
 
 def code_of(error: BaseException | None) -> int:
-    """The broker's reply code, 0: it said none."""
+    """The broker's reply code, 0: it said none. Of a connection that ended while it was opened pika keeps what it ended
+    with as a text of its own, class and code first."""
+    if isinstance(error, _IN_HANDSHAKE):
+        found = _CLOSED.match(str(error.args[0]) if error.args else "")
+        return int(found[1]) if found else 0
     code = getattr(error, "reply_code", 0)
     return code if isinstance(code, int) else 0
 
@@ -48,6 +61,11 @@ def translate(error: BaseException, what: str, settings: Settings, *, topic: str
         case 540:
             return Unsupported(f"{what}: {said}", field="engine", hint="settled needs RabbitMQ 3.10 or newer")
     asked = ", ".join(settings.addresses)
+    if isinstance(error, _IN_HANDSHAKE):
+        return Unavailable(
+            f"{what}: it ended while it was being opened, {said} (nodes asked: {asked})",
+            hint="it is tried again; if it stays so, check the port (5672; 5671 with rabbitmqs://) and the login",
+        )
     return Unavailable(
         f"{what}: {said} (nodes asked: {asked})",
         hint="look whether the broker runs and listens there; it is tried again and goes on by itself",
@@ -56,16 +74,14 @@ def translate(error: BaseException, what: str, settings: Settings, *, topic: str
 
 def _refused(error: BaseException, what: str, settings: Settings) -> SettledError | None:
     """What a person must change before a connection comes about, none: it is something else."""
-    login = (amqp.ProbableAuthenticationError, amqp.AuthenticationError)
-    if isinstance(error, login) or (
-        isinstance(error, amqp.ConnectionClosedByBroker) and code_of(error) == ACCESS_REFUSED
-    ):
+    of_connection = isinstance(error, (amqp.ConnectionClosedByBroker, *_IN_HANDSHAKE))
+    if of_connection and code_of(error) == ACCESS_REFUSED:
         return ContractError(
             f"{what}: the broker does not accept the login of user {settings.user!r}",
             field="engine",
             hint="check user and password; a new broker's `guest` may log in from its own machine only",
         )
-    if isinstance(error, amqp.ProbableAccessDeniedError) or code_of(error) == NOT_ALLOWED:
+    if code_of(error) == NOT_ALLOWED:
         return ContractError(
             f"{what}: user {settings.user!r} may not use the virtual host {settings.vhost!r}, or there is none",
             field="engine",
@@ -78,12 +94,6 @@ def _refused(error: BaseException, what: str, settings: Settings) -> SettledErro
             f"{what}: the broker's certificate is not accepted ({error.verify_message})",
             field="ca_file",
             hint="name the authority that signed it in ?ca_file=, and the host as the certificate does",
-        )
-    if isinstance(error, amqp.IncompatibleProtocolError):
-        return ContractError(
-            f"{what}: nobody speaks AMQP 0-9-1 at {', '.join(settings.addresses)}",
-            field="engine",
-            hint="check the port: 5672, or 5671 with rabbitmqs://; 15672 is the broker's web page",
         )
     return None
 

@@ -218,11 +218,6 @@ class RabbitProducer:
         self._channel = None
         self._fault = error.message
         self._publish_again()
-        if isinstance(error, ContractError):  # nobody but a person mends it
-            with self._lock:
-                hopeless = list(self._outbox)
-                self._outbox.clear()
-            self._end_all([(sent, error) for sent in hopeless])
 
     def tick(self) -> None:
         """End what is overdue."""
