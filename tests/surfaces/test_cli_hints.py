@@ -78,6 +78,13 @@ def test_what_is_missing_is_told_before_anything_runs(tmp_path: Path, app: str, 
     assert word in settled(folder, "run", "app.py", "--mode", "drain", code=2).err
 
 
+def test_verbs_that_count_what_is_settled_say_why_they_cannot(tmp_path: Path) -> None:
+    folder = started(tmp_path, contract_yaml=CONTRACT, app_py=APP)
+    settled(folder, "run", "app.py", "--mode", "drain")
+    assert "no progress" in settled(folder, "status", "--contract", "contract.yaml", code=2).err
+    assert "nothing to count" in settled(folder, "drill", "app.py", "--kills", "1", code=2).err
+
+
 def test_the_contract_check_names_what_a_notification_lacks(tmp_path: Path) -> None:
     folder = started(tmp_path, contract_yaml=CONTRACT, app_py=APP)
     assert settled(folder, "contract", "check", "contract.yaml").json["findings"] == []

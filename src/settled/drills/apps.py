@@ -31,7 +31,15 @@ def find(reference: str) -> App:
             value=reference,
             hint="name it: package.module:app or path/to/file.py:app",
         )
-    return next(iter(found.values()))
+    (app,) = found.values()
+    if app.contract.transport.form == "notification":
+        raise ContractError(
+            "hints are lost by contract: a drill has nothing to count",
+            field="transport.form",
+            value="notification",
+            hint="kill its process in a test of your own, and compare the tables once its sweep ran",
+        )
+    return app
 
 
 def looked_at(reference: str, engine: str, store: str, changes: Mapping[str, Any]) -> App:

@@ -13,6 +13,7 @@ from settled import clock
 from settled.contract import specs
 from settled.contract.model import Contract
 from settled.engine import Engine, GroupInfo, TopicInfo
+from settled.errors import ContractError
 from settled.operations.lag import PartitionLag, lags
 from settled.store import Gap, Pause, Position, Selection, Store, WorkerReport
 
@@ -86,7 +87,14 @@ _WORST = ("other-log", "ahead", "unreadable", "behind", "never-started", "settle
 
 
 def status(engine: Engine, store: Store | None, contract: Contract | None = None, group: str | None = None) -> Status:
-    """All consumers, or the contract's, or those of one group."""
+    """All consumers, or the contract's, or those of one group. Raises ContractError for a notification."""
+    if contract is not None and contract.transport.form == "notification":
+        raise ContractError(
+            "readers of hints have no progress to show: nothing of a hint is kept",
+            field="transport.form",
+            value="notification",
+            hint="`settled run` tells what is lost and which sweeps fail; `settled topic describe` what the log holds",
+        )
     positions: dict[str, list[Position]] = {}
     for consumer, position in store.positions() if store is not None else ():
         positions.setdefault(consumer, []).append(position)
