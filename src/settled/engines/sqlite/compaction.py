@@ -19,11 +19,12 @@ from collections.abc import Iterator
 import msgspec
 
 from settled import clock, windows
+from settled.engine import Examined
 from settled.engines.sqlite import joining, reading
 from settled.engines.sqlite.database import Connection, Database
 from settled.engines.sqlite.encoding import Stored, Unpacked, chosen
 from settled.engines.sqlite.joining import Joined
-from settled.engines.sqlite.retention import floors_of
+from settled.engines.sqlite.retention import floors_of, holders_of
 from settled.engines.sqlite.topics import Topic
 from settled.errors import Damaged
 
@@ -97,6 +98,29 @@ def _topics(connection: Connection) -> list[tuple[Topic, int | None, int, bool]]
         made = Topic(topic, name, identity, 0, parts, uuid.UUID(identity).bytes)
         found.append((made, age_us, tombstone_us, bool(passing)))
     return found
+
+
+def examine(database: Database, name: str) -> list[Examined]:
+    """Of a compacted topic: who holds compaction back, and from where on, once that is half of a partition."""
+    now, waiting = clock.wall_us(), list[str]()
+    with database.reading() as connection:
+        found = [one for one in _topics(connection) if one[0].name == name]
+        for topic, age_us, _, passing in found:
+            holders = {} if passing else holders_of(connection, topic.id, age_us, now)
+            for number, following, clean, records in connection.execute(
+                "SELECT p.number, p.next, max(p.begin, coalesce(c.clean, 0)), coalesce(c.records, 0) FROM "
+                "log_partition p LEFT JOIN log_compaction c ON c.part = p.id WHERE p.topic = ? ORDER BY p.number",
+                (topic.id,),
+            ):
+                floor, group = holders.get(number, (following, ""))
+                if following - max(floor, clean) >= max(1, records):
+                    waiting.append(f"group {group!r} needs {name}/{number} from offset {floor} on, of {following}")
+    if not found:
+        return []
+    if not waiting:
+        return [Examined(name="compaction", state="ok", told="no group holds it back")]
+    remedy = "let the group work; if nobody needs it any more, set retention.pass_groups: true or a retention.age"
+    return [Examined(name="compaction", state="note", told=told, remedy=remedy) for told in waiting]
 
 
 class _Pass:

@@ -174,7 +174,8 @@ class SqliteEngine:
         """Opening it has compared the log with its tip: here is how far that reaches."""
         mark = tip.read(self._database.path)
         told = f"history whole, {mark.commits:,} appends" if mark else "no tip beside it"
-        return [Examined(name="log history", state="ok" if mark else "note", told=told)]
+        history = Examined(name="log history", state="ok" if mark else "note", told=told)
+        return [history, *(compaction.examine(self._database, spec.name) if spec is not None else ())]
 
     def maintain(self, *, force: bool = False) -> dict[str, int]:
         removed = retention.maintain(self._database, force=force)

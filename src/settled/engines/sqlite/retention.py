@@ -74,14 +74,19 @@ def _step(database: Database, topic: int, age_us: int | None, stored: int | None
 
 def floors_of(connection: Connection, topic: int, age_us: int | None, now: int) -> dict[int, int]:
     """For each partition the offset that may not be passed: the lowest frontier of the active groups."""
+    return {number: floor for number, (floor, _) in holders_of(connection, topic, age_us, now).items()}
+
+
+def holders_of(connection: Connection, topic: int, age_us: int | None, now: int) -> dict[int, tuple[int, str]]:
+    """For each partition the lowest frontier of the active groups, and whose it is."""
     rows = connection.execute(
-        "SELECT p.number, min(coalesce(o.committed, 0)) FROM log_subscription s JOIN log_group g ON g.id = s.grp "
-        "JOIN log_partition p ON p.topic = s.topic LEFT JOIN log_owner o ON o.grp = s.grp AND o.topic = s.topic AND "
-        "o.number = p.number WHERE s.topic = ?1 AND (?2 IS NULL OR g.active_us >= ?3 - ?2 OR EXISTS (SELECT 1 FROM "
-        "log_member m WHERE m.grp = g.id AND m.boot = ?4 AND m.expires_us > ?5)) GROUP BY p.number",
+        "SELECT p.number, min(coalesce(o.committed, 0)), g.name FROM log_subscription s JOIN log_group g ON g.id = "
+        "s.grp JOIN log_partition p ON p.topic = s.topic LEFT JOIN log_owner o ON o.grp = s.grp AND o.topic = s.topic "
+        "AND o.number = p.number WHERE s.topic = ?1 AND (?2 IS NULL OR g.active_us >= ?3 - ?2 OR EXISTS (SELECT 1 "
+        "FROM log_member m WHERE m.grp = g.id AND m.boot = ?4 AND m.expires_us > ?5)) GROUP BY p.number",
         (topic, age_us, now, clock.boot_id(), clock.boot_us()),
     ).fetchall()
-    return dict(rows)
+    return {number: (floor, group) for number, floor, group in rows}
 
 
 def _remove(connection: Connection, seq: int, part: int, following: int, count: int, size: int, held: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -40,7 +41,8 @@ class SqliteTail:
         self._cursors = [Cursor(topic, number, end) for number, end in enumerate(ends)]
         self._fault: Exception | None = None
         self._turn = 0
-        self._woken = self._ended = False
+        self._woken = self._ended = self._polling = False
+        self._lock = threading.Lock()  # of the end, which may come from another thread
         self._waiter = Waiter(wake_folder(database.path), "records")
 
     @property
@@ -48,10 +50,20 @@ class SqliteTail:
         return tail_form.write(self._topic.name, self._topic.identity, [cursor.position for cursor in self._cursors])
 
     def poll(self, timeout: float, *, records: int, bytes: int) -> list[Record]:
-        if self._ended:
-            raise ContractError("this tail is closed", hint="open another with engine.tail(...)")
-        deadline = time.monotonic() + timeout
+        with self._lock:
+            self._require_open()
+            self._polling = True
+        try:
+            return self._poll(time.monotonic() + timeout, records, bytes)
+        finally:
+            with self._lock:
+                self._polling = False
+                if self._ended:  # by another thread, which left the rest to this one
+                    self._waiter.close()
+
+    def _poll(self, deadline: float, records: int, bytes: int) -> list[Record]:
         while True:
+            self._require_open()
             self._waiter.drain()
             before = self.missed
             found = self._fetch(records, bytes) if records > 0 and bytes > 0 else []
@@ -66,15 +78,25 @@ class SqliteTail:
             self._waiter.wait(min(left, self._look_s))
 
     def wakeup(self) -> None:
-        self._woken = True
-        self._waiter.wake()
+        with self._lock:
+            if not self._ended:
+                self._woken = True
+                self._waiter.wake()
 
     def close(self) -> None:
-        if self._ended:
-            return
-        self._ended = True
-        self._waiter.close()
+        with self._lock:
+            if self._ended:
+                return
+            self._ended = True
+            if self._polling:
+                self._waiter.wake()
+            else:
+                self._waiter.close()
         self._on_close(self)
+
+    def _require_open(self) -> None:
+        if self._ended:
+            raise ContractError("this tail is closed", hint="open another with engine.tail(...)")
 
     def _fetch(self, records: int, size: int) -> list[Record]:
         if self._fault is not None:
@@ -83,14 +105,19 @@ class SqliteTail:
         self._turn = (self._turn + 1) % len(self._cursors)
         turned = self._cursors[self._turn :] + self._cursors[: self._turn]
         found: list[Record] = []
-        for one in reading.fetch(self._database, turned, records=records, size=size):
-            match one:
-                case Fetched(gap_from=gap):
-                    found += one.records
-                    if gap is not None:
-                        self.missed += (one.records[0].offset if one.records else one.next_offset) - gap
-                case Stopped(error=error):
-                    self._fault = error
+        missed = self.missed
+        while not (found or self._fault or self.missed > missed):  # holes of compaction are passed over
+            fetched = reading.fetch(self._database, turned, records=records, size=size)
+            for one in fetched:
+                match one:
+                    case Fetched(gap_from=gap):
+                        found += one.records
+                        if gap is not None:
+                            self.missed += (one.records[0].offset if one.records else one.next_offset) - gap
+                    case Stopped(error=error):
+                        self._fault = error
+            if not fetched:
+                break
         if self._fault is not None and not found:
             raise self._fault
         return found
