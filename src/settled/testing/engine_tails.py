@@ -201,6 +201,18 @@ class TailCases(FetchCases):
         with pytest.raises(ContractError):
             tail.poll(0.0, records=1, bytes=1)
 
+    def test_a_tail_that_is_closed_while_it_waits_ends(self, tailing: Engine) -> None:
+        make_topic(tailing)
+        tail = tailing.tail(names.topic)
+        timer = threading.Timer(0.3, tail.close)
+        timer.start()
+        began = time.monotonic()
+        with pytest.raises(ContractError):
+            tail.poll(DEADLINE_S, records=1, bytes=1)
+        assert time.monotonic() - began < DEADLINE_S / 2
+        timer.join()
+        tail.wakeup()
+
     def test_what_retention_takes_from_a_tail_is_counted(self, tailing: Engine) -> None:
         make_topic(tailing, **self.retention)
         tail = tailing.tail(names.topic)

@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError, TopicPartition
 from settled import tail_form
 from settled.engines.kafka.announcing import Look
 from settled.engines.kafka.config import Settings
+from settled.engines.kafka.faults import is_absent
 from settled.engines.kafka.reader import NAME, passing
 from settled.engines.kafka.records import records_of
 from settled.errors import ContractError, HistoryLost, SettledError, Unavailable
@@ -52,7 +53,8 @@ class KafkaTail:
         self._looked = 0.0
         self._fault: SettledError | None = None
         self._woken = threading.Event()
-        self._ended = False
+        self._ended = self._polling = False
+        self._lock = threading.Lock()  # of the end, which may come from another thread
         self._client = Client(settings.consumer(**_PROPERTIES, error_cb=self._on_error))
         self._assign()
 
@@ -61,15 +63,25 @@ class KafkaTail:
         return tail_form.write(self._topic, self._identity, self._standing)
 
     def poll(self, timeout: float, *, records: int, bytes: int) -> list[Record]:
-        if self._ended:
-            raise ContractError("this tail is closed", hint="open another with engine.tail(...)")
-        deadline = time.monotonic() + timeout
-        if records <= 0 or bytes <= 0:
-            self._woken.wait(max(0.0, timeout))
-            self._woken.clear()
-            return []
+        with self._lock:
+            self._require_open()
+            self._polling = True
+        try:
+            if records <= 0 or bytes <= 0:
+                self._woken.wait(max(0.0, timeout))
+                self._woken.clear()
+                return []
+            return self._poll(time.monotonic() + timeout, records, bytes)
+        finally:
+            with self._lock:
+                self._polling = False
+                if self._ended:  # by another thread, which left the rest to this one
+                    self._client.close()
+
+    def _poll(self, deadline: float, records: int, bytes: int) -> list[Record]:
         before, first = self.missed, True
         while True:
+            self._require_open()
             self._look_around(AWAY_S if first else LOOK_S)
             first = False
             left = deadline - time.monotonic()
@@ -88,13 +100,19 @@ class KafkaTail:
         self._woken.set()
 
     def close(self) -> None:
+        with self._lock:
+            if self._ended:
+                return
+            self._ended = True
+            if self._polling:
+                self._woken.set()
+            else:
+                self._client.close()
+        self._on_close(self)
+
+    def _require_open(self) -> None:
         if self._ended:
-            return
-        self._ended = True
-        try:
-            self._client.close()
-        finally:
-            self._on_close(self)
+            raise ContractError("this tail is closed", hint="open another with engine.tail(...)")
 
     def _assign(self) -> None:
         """Read on from where it stands, whatever waited before."""
@@ -152,7 +170,7 @@ class KafkaTail:
         if error.code() == KafkaError._PARTITION_EOF:
             self._waiting.append((message.partition(), message.offset()))
             return False
-        if passing(error):
+        if passing(error) or is_absent(error):  # a topic that is gone is found by the next look around
             return False
         found = self._translated(error, f"reading the end of topic {self._topic!r}")
         if not isinstance(found, HistoryLost):
@@ -187,7 +205,7 @@ class KafkaTail:
     def _on_error(self, error: KafkaError) -> None:
         """What the client cannot go on from; brokers that are away come back."""
         found = self._translated(error, f"reading the end of topic {self._topic!r}")
-        if error.fatal() or not isinstance(found, Unavailable):
+        if error.fatal() or not (isinstance(found, Unavailable) or is_absent(error)):
             self._fault = found
 
 
