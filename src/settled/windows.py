@@ -43,7 +43,7 @@ class Fate(msgspec.Struct, frozen=True):
 class Window(msgspec.Struct, frozen=True, kw_only=True):
     """One instant.
 
-    journey     publish, takeover, group, external, failure, redrive, revoke, stop, relay or retention
+    journey     publish, takeover, group, external, failure, redrive, revoke, stop, relay, queue or retention
     durable     what just became durable, or was durable already
     pending     what is not durable yet
     most        the fate under at-most-once; least: at-least-once; effectively: effectively-once
@@ -326,6 +326,33 @@ WINDOWS: tuple[Window, ...] = (
         "what this process knows of it",
         _RELAY,
         _NEXT_RELAY,
+    ),
+    _of(
+        "claim-written",
+        "queue",
+        _HARMLESS,
+        "the records, free to be claimed by any member",
+        "the claim: it is undone whole",
+        _SOON,
+        "any member: it claims them",
+    ),
+    _of(
+        "claim-committed",
+        "queue",
+        _HARMLESS,
+        "the claim: the records stand in a slot, under its epoch",
+        "that a worker has them: none has started",
+        _LEASE,
+        _OWNER,
+    ),
+    _of(
+        "claims-removed",
+        "queue",
+        _HARMLESS,
+        "the effects, and the frontier of the slot in the effect store",
+        "that the queue forgets what is settled: the removal is undone whole",
+        _SOON,
+        "the slot's next owner, which removes all below the frontier",
     ),
     _of(
         "retention-uncommitted",

@@ -42,6 +42,18 @@ def test_a_drill_by_name_passes(name: str, tmp_path: Path) -> None:
     assert row.kills >= 3, told(row)
 
 
+@pytest.mark.parametrize("ordering", ["key", "none"])
+@pytest.mark.parametrize(
+    "windows", [("random", "marks-written", "effect-committed"), ("claim-committed", "fence-written")]
+)
+def test_a_queue_loses_and_doubles_nothing(windows: tuple[str, ...], ordering: str, tmp_path: Path) -> None:
+    changes = {**QUICK, "transport": {"form": "queue"}, "delivery": {**QUICK["delivery"], "ordering": ordering}}
+    report = run(Drill(windows=windows, kills=6, changes=changes, folder=tmp_path))
+    for row in report.windows:
+        assert not row.violations, f"seed {report.seed}: {told(row)}"
+        assert row.kills >= 6, told(row)
+
+
 @pytest.mark.parametrize(
     ("changes", "window"),
     [(AT_LEAST_ONCE, "marks-written"), (AT_LEAST_ONCE, "random"), (AT_MOST_ONCE, "effect-committed")],

@@ -57,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--engine", choices=("sqlite", "kafka"), default="sqlite", help="kafka: three brokers of its own"
     )
+    parser.add_argument("--form", choices=("log", "queue"), default="log", help="of the embedded engine's topics")
     parser.add_argument("--store", choices=("sqlite", "postgresql", "both"), default="both")
     parser.add_argument("--postgres", default="", metavar="URL", help="a server on which databases may be made")
     named = "only this drill by name; repeatable"
@@ -65,8 +66,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     seed = secrets.randbelow(2**31) if asked.seed is None else asked.seed
     lines: list[Line] = []
-    drilled = _on_kafka if asked.engine == "kafka" else _lines
-    for line in drilled(asked.store, asked.postgres, seed, 1 if asked.full else SMALL, asked.drill or ()):
+    part, only = 1 if asked.full else SMALL, asked.drill or ()
+    if asked.engine == "kafka":
+        found = _on_kafka(asked.store, asked.postgres, seed, part, only)
+    else:
+        found = _lines(asked.store, asked.postgres, seed, part, only, asked.form)
+    for line in found:
         lines.append(line)
         print(f"{line.id:12} {line.what:34} {line.count:6} kills {line.seconds:7.1f} s {line.violations:3} violations")
         for row in line.rows:
@@ -81,14 +86,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if violations else 0
 
 
-def _lines(store: str, postgres: str, seed: int, part: int, only: Sequence[str]) -> Iterator[Line]:
+def _lines(store: str, postgres: str, seed: int, part: int, only: Sequence[str], form: str) -> Iterator[Line]:
     if store in ("sqlite", "both"):
-        yield from _drills("sqlite", "", seed, part, only)
+        yield from _drills("sqlite", "", seed, part, only, form)
     if store in ("postgresql", "both"):
         with server.started(postgres) as found:
             with found.database() as url:
-                yield from _drills("postgresql", url, seed, part, only)
-            if only:
+                yield from _drills("postgresql", url, seed, part, only, form)
+            if only or form == "queue":
                 return
             yield _of("pg-backends", "backends terminated", _faults(found, terminate_backends, seed, part, "backends"))
             yield _of("pg-cuts", "commits cut before their answer", _faults(found, cut_commits, seed, part, "cuts"))
@@ -102,18 +107,22 @@ def _on_kafka(store: str, postgres: str, seed: int, part: int, only: Sequence[st
         yield _of(name, what, (found.seed, found.windows, found.seconds))
 
 
-def _drills(name: str, url: str, seed: int, part: int, only: Sequence[str]) -> Iterator[Line]:
+def _drills(name: str, url: str, seed: int, part: int, only: Sequence[str], form: str) -> Iterator[Line]:
     """All windows, then the drills by name; or only those named."""
+    changes = {**QUICK, "transport": {"form": form}}
     if not only:
         windows = reachable("effectively-once")
         kills = max(1, -(-DEATHS // part // len(windows)))
-        found = run(Drill(kills=kills, seed=seed, store=url, at_once=AT_ONCE, yes=True))
+        found = run(Drill(kills=kills, seed=seed, store=url, at_once=AT_ONCE, yes=True, changes=changes))
         yield _of(f"{name}-windows", f"{len(windows)} windows", (found.seed, found.windows, found.seconds))
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for drill, count in NAMED_COUNTS.items() if not only else [(drill, NAMED_COUNTS[drill]) for drill in only]:
             at_once = RELAYS_AT_ONCE if drill == "relay" else AT_ONCE
             share = max(2, -(-count // part // at_once))
-            shares = [Drill(named=(drill,), kills=share, seed=seed + at, store=url, yes=True) for at in range(at_once)]
+            shares = [
+                Drill(named=(drill,), kills=share, seed=seed + at, store=url, yes=True, changes=changes)
+                for at in range(at_once)
+            ]
             began = time.monotonic()
             rows = [row for found in pool.map(run, shares) for row in found.windows]
             yield _of(name, drill, (seed, rows, time.monotonic() - began))

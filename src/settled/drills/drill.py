@@ -37,9 +37,12 @@ from settled.windows import NAMES, WINDOWS
 EVERY_NAMED = NAMED | ON_KAFKA
 LOADED = {"delivery": {"group_size": {"records": 200}}}  # thousands of records a second, not single deaths
 CHANGED: dict[str, dict[str, Any]] = {  # what has to be different for a window to be reached
-    "retention-uncommitted": {"retention": {"bytes": "2kB", "age": "7d"}},
-    "compaction-uncommitted": {"retention": {"compact": True}},
-    "compaction-unrecorded": {"retention": {"compact": True}},
+    "retention-uncommitted": {"retention": {"bytes": "2kB", "age": "7d"}, "transport": {"form": "log"}},
+    "claim-written": {"transport": {"form": "queue"}},
+    "claim-committed": {"transport": {"form": "queue"}},
+    "claims-removed": {"transport": {"form": "queue"}},
+    "compaction-uncommitted": {"retention": {"compact": True}, "transport": {"form": "log"}},
+    "compaction-unrecorded": {"retention": {"compact": True}, "transport": {"form": "log"}},
 }
 
 

@@ -16,6 +16,9 @@ from settled.testing.kafka_cluster import Cluster, started
 OWN = "kafka-test:"  # as an engine's address: three brokers of the drill's own
 ELSEWHERE = {  # windows of the embedded log; on Kafka a broker is there, and no process of ours
     "append-written": "on Kafka the brokers append; their deaths are `leader-kill` and `broker-rolling-restart`",
+    "claim-written": "on Kafka there are no queues",
+    "claim-committed": "on Kafka there are no queues",
+    "claims-removed": "on Kafka there are no queues",
     "retention-uncommitted": "on Kafka the brokers apply retention",
     "compaction-uncommitted": "on Kafka the brokers compact",
     "compaction-unrecorded": "on Kafka the brokers compact",
