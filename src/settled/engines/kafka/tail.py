@@ -70,6 +70,7 @@ class KafkaTail:
             if records <= 0 or bytes <= 0:
                 self._woken.wait(max(0.0, timeout))
                 self._woken.clear()
+                self._require_open()
                 return []
             return self._poll(time.monotonic() + timeout, records, bytes)
         finally:
@@ -81,7 +82,6 @@ class KafkaTail:
     def _poll(self, deadline: float, records: int, bytes: int) -> list[Record]:
         before, first = self.missed, True
         while True:
-            self._require_open()
             self._look_around(AWAY_S if first else LOOK_S)
             first = False
             left = deadline - time.monotonic()
@@ -92,6 +92,7 @@ class KafkaTail:
                 return found
             if self._fault is not None:
                 raise self._fault
+            self._require_open()
             if self._woken.is_set() or left <= 0:
                 self._woken.clear()
                 return []
