@@ -85,9 +85,12 @@ class Round:
         world.snapshot()
 
     def _retainers(self) -> None:
-        """Whoever applies retention dies; a worker and a producer run all the while."""
+        """Whoever applies retention dies; a worker and a producer run all the while. The worker comes first: what is
+        removed before its group begins is not the group's to miss."""
         world = self.world
         worker = self._start_worker(None)
+        while worker.alive and not world.owns(worker) and not self._late():
+            world.crew.wait([worker], TICK_S)
         while self.deaths < self.kills and not self._late():
             process = world.start("retain", death=Death(window=self.window, nth=self.chance.randint(1, 2)))
             while process.alive and not self._late():
