@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from settled import connect
 from settled.contract.check import check
 from settled.contract.load import load
 from settled.engines.sqlite import SqliteEngine
@@ -30,6 +31,15 @@ def test_what_the_page_shows_of_contracts_is_theirs():
     for name, excerpt in shown:
         lines = (ROOT / name).read_text().splitlines()
         assert [line for line in excerpt.splitlines() if line not in lines] == [], name
+
+
+@pytest.mark.parametrize(("name", "url"), [("SQLite", "sqlite:"), ("Kafka", "kafka:"), ("RabbitMQ", "rabbitmq:")])
+def test_the_page_says_which_engine_keeps_which_form(name: str, url: str):
+    page = (ROOT / "docs" / "choose-a-form.md").read_text()
+    (forms,) = re.findall(r"^\| \| (queue .*?) \|$", page, re.MULTILINE)
+    (row,) = re.findall(rf"^\| {name} \| (.*?) \|$", page, re.MULTILINE)
+    kept = {form for form, said in zip(forms.split(" | "), row.split(" | "), strict=True) if said.startswith("yes")}
+    assert kept == {form.replace("pubsub", "pub/sub") for form in connect.kind(url)[1].forms}
 
 
 @pytest.mark.parametrize("contract", CONTRACTS, ids=lambda path: path.parent.name)
