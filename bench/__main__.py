@@ -6,6 +6,7 @@ Runs of settled and of its floor are interleaved and the medians of five are com
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import statistics
 import sys
@@ -30,6 +31,8 @@ FLOORS = {
     "kafka_postgres": 0.8,
     "without_outbox_row": 0.85,
     "backlog_rate": 0.95,
+    "queue_log": 0.5,
+    "queue_huey": 10.0,
 }
 AIMS = {
     "fence_cost": 0.05,
@@ -45,7 +48,19 @@ AIMS = {
 }
 
 
-PARTS = ["publish", "settle", "latency", "postgres", "outbox", "growth", "tokens", "compaction", "resume", "kafka"]
+PARTS = [
+    "publish",
+    "settle",
+    "latency",
+    "postgres",
+    "outbox",
+    "growth",
+    "tokens",
+    "queue",
+    "compaction",
+    "resume",
+    "kafka",
+]
 
 
 def say(text: str) -> None:
@@ -137,14 +152,14 @@ def main() -> int:
         results["latency"] = measure_latency()
     if "growth" in wanted:
         results["growth"] = measure_growth([10_000, 100_000, 1_000_000])
-    if "tokens" in wanted:
-        from bench import tokens
+    for name in ("tokens", "compaction"):
+        if name in wanted:
+            results[name] = importlib.import_module(f"bench.{name}").compare(say)
+    if "queue" in wanted:
+        from bench import queue
 
-        results["tokens"] = tokens.compare(say)
-    if "compaction" in wanted:
-        from bench import compaction
-
-        results["compaction"] = compaction.compare(say)
+        found = results["queue"] = queue.compare(arguments.records // 2, REPEATS, say)
+        ratios |= {f"queue_{name}": ratio for name, ratio in found["ratio"].items()}
     if "postgres" in wanted:
         from bench import postgres
 

@@ -20,11 +20,11 @@ from settled.operations.progress import is_drained
 from settled.record import Message, Record
 
 
-def app(log: Path, effects: Path, group: str, *, partitions: int = 12, **delivery: Any) -> App:
+def app(log: Path, effects: Path, group: str, *, partitions: int = 12, form: str = "log", **delivery: Any) -> App:
     made = App(
         engine=f"sqlite:///{log}",
         store=f"sqlite:///{effects}",
-        transport={"topic": TOPIC, "partitions": partitions},
+        transport={"topic": TOPIC, "partitions": partitions, "form": form},
         delivery={"group": group, **delivery},
         poison={"owner": "bench"},
     )

@@ -53,8 +53,8 @@ _BOUND = (
 _BIND = "INSERT INTO log_bound VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET slot = excluded.slot, last = excluded.last"
 _STANDING = (
     "SELECT number, batch, place, count, size FROM log_claim WHERE topic = ?1 AND slot = ?2 AND number >="
-    " coalesce((SELECT number FROM log_claim WHERE topic = ?1 AND slot = ?2 AND number < ?3 AND number + count > ?3"
-    " ORDER BY number DESC LIMIT 1), ?3) ORDER BY number LIMIT ?4"
+    " coalesce((SELECT number FROM (SELECT number, count FROM log_claim WHERE topic = ?1 AND slot = ?2 AND number < ?3"
+    " ORDER BY number DESC LIMIT 1) WHERE number + count > ?3), ?3) ORDER BY number LIMIT ?4"
 )
 _BATCH = (
     "SELECT b.seq, b.base, b.count, b.bytes, b.accepted_us, b.checksum, b.chain, b.compression, p.number, b.payload"
@@ -89,10 +89,11 @@ class Reader:
 
     def records(self, topic: Topic, slot: int, runs: Sequence[Run]) -> list[Record]:
         """The records of claimed runs, in their place in the slot. Raises Damaged."""
+        batches = {seq: self.batch(topic, seq) for seq in {run.batch for run in runs}}
         found: list[Record] = []
         for run in runs:
             offsets = range(run.number, run.number + run.count)
-            found += records(self.batch(topic, run.batch), topic.name, slot, offsets, run.place)
+            found += records(batches[run.batch], topic.name, slot, offsets, run.place)
         for seq in list(self._kept)[: max(0, len(self._kept) - KEPT)]:
             del self._kept[seq]
         return found
@@ -141,9 +142,11 @@ class Slot:
                         return None, False
                     claim = Claim(connection, self._reader, self.topic, self.number)
                     self._tenant = claim.fill(most, size, ordered=ordered, after=self._tenant)
+                    # with what another member has put here since the look above: it comes first
+                    runs = _standing(connection, self.topic.id, self.number, self.position, most)
                     windows.reach("claim-written")
                 windows.reach("claim-committed")
-                runs, passed_on = claim.mine, claim.passed_on
+                passed_on = claim.passed_on
             return self._handed(_fitting(runs, most, size)), passed_on
         except Damaged as error:
             return Stopped(topic=self.topic.name, partition=self.number, error=error), passed_on
@@ -170,7 +173,6 @@ class Claim:
         self._connection, self._reader, self._topic, self._slot = connection, reader, topic, slot
         self._next: dict[int, int] = {}
         self._count = 0
-        self.mine: list[Run] = []
         self.passed_on = False
 
     def fill(self, most: int, size: int, *, ordered: bool, after: bytes) -> bytes:
@@ -224,23 +226,27 @@ class Claim:
         if runs and runs[-1].count < count:
             rest = run.cut(runs[-1].count, count - runs[-1].count, 0)
             pool.put_ready(self._connection, [(*place, urgency, batch, rest.place, rest.count, rest.size)])
-        for slot, moved in self._sorted(runs) if ordered else [(self._slot, run) for run in runs]:
-            self._put(slot, moved)
+        self._put(self._sorted(runs) if ordered else [(self._slot, run) for run in runs])
         return most - left
 
-    def _put(self, slot: int, run: Run) -> None:
-        number = self._next.get(slot)
-        if number is None:
-            _, number = pool.bounds(self._connection, self._topic.id, slot)
-        self._next[slot] = number + run.count
-        run = run.cut(0, run.count, number)
-        row = (self._topic.id, slot, number, run.batch, run.place, run.count, run.size)
-        self._connection.execute("INSERT INTO log_claim VALUES (?, ?, ?, ?, ?, ?, ?)", row)
-        if slot == self._slot:
-            self.mine.append(run)
-            self._count += run.count
-        else:
-            self.passed_on = True
+    def _put(self, runs: Sequence[tuple[int, Run]]) -> None:
+        """Each behind what stands in its slot."""
+        rows: list[tuple[int, ...]] = []
+        for slot, run in runs:
+            number = self._next_of(slot)
+            self._next[slot] = number + run.count
+            rows.append((self._topic.id, slot, number, run.batch, run.place, run.count, run.size))
+            if slot == self._slot:
+                self._count += run.count
+            else:
+                self.passed_on = True
+        self._connection.executemany("INSERT INTO log_claim VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+
+    def _next_of(self, slot: int) -> int:
+        found = self._next.get(slot)
+        if found is None:
+            _, found = pool.bounds(self._connection, self._topic.id, slot)
+        return found
 
     def _sorted(self, runs: Sequence[Run]) -> list[tuple[int, Run]]:
         """Runs, or pieces of them, each with the slot in which its keys belong: they are bound to it from now on."""
@@ -258,7 +264,7 @@ class Claim:
                         last[key] = slot, place
                 ahead[slot] = before + count
                 sorted_.append((slot, run.cut(start, count, 0)))
-        begins = {slot: self._next.get(slot, pool.bounds(self._connection, self._topic.id, slot)[1]) for slot in ahead}
+        begins = {slot: self._next_of(slot) for slot in ahead}
         self._connection.executemany(
             _BIND, [(self._topic.id, key, slot, begins[slot] + place) for key, (slot, place) in last.items()]
         )

@@ -1,0 +1,138 @@
+"""Claims on the embedded log, step by step: what one member does between two steps of another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from settled.engine import Fetched, ProducerSpec, TopicSpec
+from settled.engines.sqlite import SqliteEngine, pool
+from settled.engines.sqlite.database import Connection
+from settled.engines.sqlite.slots import Reader, Slot
+from settled.engines.sqlite.topics import Topic, require
+from settled.record import Message, Record
+
+
+class Bench:
+    """A queue with two slots, each of which a member of its own has."""
+
+    def __init__(self, folder: Path) -> None:
+        self.engine = SqliteEngine(f"sqlite:///{folder}/log.db")
+        self.engine.ensure_topic(TopicSpec(name="q", partitions=2, form="queue"))
+        self.database = self.engine._database
+        self.topic: Topic = require(self.database, "q", 1_000_000)
+        self.slots = [self.slot(0), self.slot(1)]
+
+    def slot(self, number: int, position: int = 0) -> Slot:
+        return Slot(self.database, Reader(self.database), self.topic, number, position)
+
+    def publish(self, *messages: tuple[str, bytes | None]) -> None:
+        producer = self.engine.producer(ProducerSpec())
+        for ident, key in messages:
+            producer.send(Message(topic="q", id=ident, key=key, value=b"v"))
+        producer.close()
+
+    def fetch(self, slot: int, records: int = 1000, *, owns: bool = True, size: int = 10**9) -> list[Record]:
+        def mine(connection: Connection) -> bool:
+            return owns
+
+        found, _ = self.slots[slot].fetch(self.database, mine, ordered=True, records=records, size=size)
+        if found is None:
+            return []
+        assert isinstance(found, Fetched)
+        assert found.next_offset == found.records[-1].offset + 1
+        return found.records
+
+    def left(self) -> int:
+        queue = self.engine.topics(["q"])[0].queue
+        assert queue is not None
+        return queue.ready + queue.claimed
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    found = Bench(tmp_path)
+    yield found
+    found.engine.close()
+
+
+def ids(records: list[Record]) -> list[str]:
+    return [record.id for record in records]
+
+
+def test_what_another_member_puts_into_a_slot_is_not_passed_over(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between a look at the slot and the claim another member claims, and finds work of this slot's key."""
+    bench.publish(("a1", b"a"))
+    assert ids(bench.fetch(0)) == ["a1"]
+    looked = pool.waiting
+
+    def meanwhile(connection: Connection, topic: int) -> bool:
+        found = looked(connection, topic)
+        monkeypatch.undo()
+        bench.publish(("a2", b"a"), ("b1", b"b"))
+        assert ids(bench.fetch(1)) == ["b1"]
+        bench.publish(("a3", b"a"), ("c1", b"c"))
+        return found or True
+
+    monkeypatch.setattr(pool, "waiting", meanwhile)
+    assert ids(bench.fetch(0)) == ["a2", "a3", "c1"]
+
+
+def test_claims_are_taken_up_in_the_middle_of_a_run(bench: Bench) -> None:
+    bench.publish(*[(f"e{n}", b"k") for n in range(50)])
+    assert ids(bench.fetch(0, 20)) == [f"e{n}" for n in range(20)]
+    for first in (0, 7, 19, 20):
+        bench.slots[0] = bench.slot(0, first)
+        found = bench.fetch(0, 5)
+        last = min(first + 5, 20) if first < 20 else 25  # new claims only when nothing stands there any more
+        assert ids(found) == [f"e{n}" for n in range(first, last)]
+        assert [record.offset for record in found] == list(range(first, last))
+
+
+@pytest.mark.parametrize("steps", [[50], [1, 2, 30, 49, 50], list(range(1, 51))])
+def test_what_is_settled_is_removed_up_to_the_very_record(bench: Bench, steps: list[int]) -> None:
+    bench.publish(*[(f"e{n}", b"k") for n in range(50)])
+    assert len(bench.fetch(0)) == 50
+    for frontier in steps:
+        with bench.database.writing(durable=False) as connection:
+            assert pool.remove(connection, bench.topic.id, 0, frontier, most=2) == frontier
+        assert bench.left() == 50 - frontier
+        again = bench.slot(0, frontier)
+        bench.slots[0] = again
+        assert ids(bench.fetch(0)) == [f"e{n}" for n in range(frontier, 50)]
+    with bench.database.reading() as connection:
+        for table in ("log_claim", "log_bound", "log_left", "log_batch"):
+            assert connection.execute(f"SELECT count(*) FROM {table}").fetchall() == [(0,)]
+
+
+def test_who_does_not_own_the_slot_claims_nothing(bench: Bench) -> None:
+    bench.publish(("e1", None))
+    assert bench.fetch(0, owns=False) == []
+    assert ids(bench.fetch(1)) == ["e1"]
+
+
+def test_a_batch_row_that_is_used_again_is_read_again(bench: Bench) -> None:
+    for number in range(3):
+        bench.publish((f"e{number}", b"k"))
+        assert ids(bench.fetch(0)) == [f"e{number}"]
+        with bench.database.writing(durable=False) as connection:
+            pool.remove(connection, bench.topic.id, 0, number + 1, most=100)
+
+
+def test_bytes_bound_what_is_handed_out(bench: Bench) -> None:
+    bench.publish(*[(f"e{n}", None) for n in range(40)])
+    size = bench.fetch(0, 1)[0].size
+    assert len(bench.fetch(0, size=5 * size)) == 5
+    assert len(bench.fetch(0, size=1)) == 1
+
+
+def test_after_a_reboot_claim_numbers_are_not_given_again(bench: Bench) -> None:
+    bench.publish(("e1", None), ("e2", None))
+    assert bench.fetch(0, 1)[0].offset == 0
+    with bench.database.writing(durable=True) as connection:
+        pool.after_boot(connection)
+    [second] = bench.fetch(0)
+    assert second.id == "e2"
+    assert second.offset >= pool.AFTER_BOOT
