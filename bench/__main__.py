@@ -131,7 +131,8 @@ def measure_latency() -> dict[str, Any]:
     return found
 
 
-def main() -> int:
+def asked() -> tuple[list[str], int]:
+    """Which parts, and on how many records."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("only", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all without")
     parser.add_argument("--records", type=int, default=100_000)
@@ -139,13 +140,18 @@ def main() -> int:
     wanted = arguments.only or PARTS
     if unknown := set(wanted) - set(PARTS):
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    return wanted, arguments.records
+
+
+def main() -> int:
+    wanted, records = asked()
     results: dict[str, Any] = {"schema_version": 1, "floors": FLOORS, "aims": AIMS}
     ratios: dict[str, float] = {}
     if "publish" in wanted:
-        results["publish"] = compare_publish(arguments.records)
+        results["publish"] = compare_publish(records)
         ratios["publish"] = results["publish"]["ratio_to_floor"]["settled"]
     if "settle" in wanted:
-        results["settle"] = compare_settle(arguments.records)
+        results["settle"] = compare_settle(records)
         ratios["settle"] = results["settle"]["ratio_to_floor"]["settled"]
         ratios["settle_batch"] = results["settle"]["ratio_to_floor"]["settled_batch"]
     if "latency" in wanted:
@@ -155,15 +161,10 @@ def main() -> int:
     for name in ("tokens", "compaction"):
         if name in wanted:
             results[name] = importlib.import_module(f"bench.{name}").compare(say)
-    if "queue" in wanted:
-        from bench import queue
-
-        found = results["queue"] = queue.compare(arguments.records // 2, REPEATS, say)
-        ratios |= {f"queue_{name}": ratio for name, ratio in found["ratio"].items()}
     if "postgres" in wanted:
         from bench import postgres
 
-        count = arguments.records // 5
+        count = records // 5
         found = results["postgres"] = postgres.compare(count, REPEATS, say)
         ratios["postgres"] = found["ratio_to_floor"]["settled"]
         ratios["postgres_set_based"] = found["ratio_to_floor"]["settled_set_based"]
@@ -172,15 +173,14 @@ def main() -> int:
         from bench import resume
 
         results["resume"] = resume.compare(50, say)
-    if "kafka" in wanted:
-        from bench import kafka
-
-        found = results["kafka"] = kafka.compare(arguments.records, REPEATS, say)
-        ratios |= {f"kafka_{name}": ratio for name, ratio in found["ratio"].items()}
+    for name in ("kafka", "queue"):
+        if name in wanted:
+            found = results[name] = importlib.import_module(f"bench.{name}").compare(records, REPEATS, say)
+            ratios |= {f"{name}_{part}": ratio for part, ratio in found["ratio"].items()}
     if "outbox" in wanted:
         from bench import outbox
 
-        found = results["outbox"] = outbox.compare(arguments.records, say)
+        found = results["outbox"] = outbox.compare(records, say)
         ratios["relay"] = found["relay"]["ratio"]["relay_sqlite"]
         ratios["without_outbox_row"] = 1 - found["insert"]["cost"]  # of a transaction's time
         ratios["backlog_rate"] = 1 - found["backlog"]["off"]
