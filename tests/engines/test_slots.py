@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from settled.engine import Fetched, ProducerSpec, TopicSpec
+from settled.engine import Fetched, ProducerSpec, Stopped, TopicSpec
 from settled.engines.sqlite import SqliteEngine, pool
 from settled.engines.sqlite.database import Connection
-from settled.engines.sqlite.slots import Reader, Slot
+from settled.engines.sqlite.runs import Reader
+from settled.engines.sqlite.slots import Slot
 from settled.engines.sqlite.topics import Topic, require
+from settled.errors import Damaged
 from settled.record import Message, Record
 
 
@@ -26,7 +29,7 @@ class Bench:
         self.slots = [self.slot(0), self.slot(1)]
 
     def slot(self, number: int, position: int = 0) -> Slot:
-        return Slot(self.database, Reader(self.database), self.topic, number, position)
+        return Slot(self.database, Reader(), self.topic, number, position)
 
     def publish(self, *messages: tuple[str, bytes | None]) -> None:
         producer = self.engine.producer(ProducerSpec())
@@ -136,3 +139,34 @@ def test_after_a_reboot_claim_numbers_are_not_given_again(bench: Bench) -> None:
     [second] = bench.fetch(0)
     assert second.id == "e2"
     assert second.offset >= pool.AFTER_BOOT
+
+
+def test_a_damaged_batch_stops_the_slot_that_claimed_it_and_no_other(bench: Bench) -> None:
+    bench.publish(("bad", b"a"))
+    with bench.database.writing(durable=True) as connection:
+        connection.execute("UPDATE log_batch SET payload = CAST(x'00' || substr(payload, 2) AS BLOB)")
+    bench.publish(("good", b"b"))
+    found, _ = bench.slots[0].fetch(bench.database, lambda _: True, ordered=True, records=1, size=1)
+    assert isinstance(found, Stopped)
+    assert isinstance(found.error, Damaged)
+    assert ids(bench.fetch(1)) == ["good"]
+
+
+def test_a_look_at_a_slot_bears_that_it_is_emptied_meanwhile(bench: Bench) -> None:
+    for number in range(30):
+        bench.publish((f"e{number}", b"k"))
+    assert len(bench.fetch(0)) == 30
+    looks: list[int] = []
+
+    def look() -> None:
+        while not looks or looks[-1]:
+            looks.append(len(bench.engine.read("q", 0, 0, records=100)))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    for frontier in range(1, 31):
+        with bench.database.writing(durable=False) as connection:
+            pool.remove(connection, bench.topic.id, 0, frontier, most=100)
+    looking.join(60)
+    assert looks[-1] == 0
+    assert looks == sorted(looks, reverse=True)

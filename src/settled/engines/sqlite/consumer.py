@@ -17,7 +17,9 @@ from settled.engines.sqlite.heartbeat import Heartbeat
 from settled.engines.sqlite.membership import Membership
 from settled.engines.sqlite.pool import next_due_us
 from settled.engines.sqlite.reading import Cursor
-from settled.engines.sqlite.slots import Reader, Removals, Slot
+from settled.engines.sqlite.removals import Removals
+from settled.engines.sqlite.runs import Reader
+from settled.engines.sqlite.slots import Slot
 from settled.engines.sqlite.wake import Waiter, Waker, wake_folder
 from settled.errors import ContractError, Damaged, Fenced, HistoryLost, SettledError
 
@@ -54,7 +56,7 @@ class SqliteConsumer:
         self._membership = Membership(database, group, limit)
         self.member = self._membership.name
         self._lanes: dict[Partition, _Lane] = {}
-        self._batches = Reader(database)
+        self._batches = Reader()
         self._removals = Removals(database, self._membership.owns, self._freed)
         self._turn = 0
         self._woken = self._ended = False
