@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
+import uuid
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,7 +18,7 @@ from hypothesis import strategies as st
 from engines.compacted import read_all, require_exact, rows
 from settled import clock
 from settled.engine import ProducerSpec
-from settled.engines.sqlite import SqliteEngine, compaction, joining
+from settled.engines.sqlite import SqliteEngine, compaction, encoding, joining
 from settled.errors import Damaged
 from settled.record import Message
 from settled.sqlite import open_connection
@@ -62,6 +65,30 @@ def test_any_flipped_byte_of_a_compacted_batch_is_found(engine: SqliteEngine, pa
         connection.execute(f"UPDATE log_batch SET {column} = ? WHERE seq = ?", (whole, seq))
     connection.close()
     assert read_all(engine) == good
+
+
+def test_a_compacted_batch_of_another_past_is_not_served(engine: SqliteEngine, path: Path) -> None:
+    """Whole and with a checksum of its own, but it follows other records than those before it."""
+    make_topic(engine, compact=True)
+    publish(engine, [message(n, key=b"first-%d" % n) for n in range(joining.FULL)], batch_records=joining.FULL)
+    publish(engine, keyed(RECIPE, joining.FULL))
+    engine.maintain(force=True)
+    assert len(read_all(engine)) == joining.FULL + 4
+    columns = "seq, base, count, bytes, accepted_us, checksum, chain, compression, kept, first_us, link, payload"
+    connection = open_connection(path)
+    [row] = connection.execute(f"SELECT {columns} FROM log_batch WHERE base = ?", (joining.FULL,)).fetchall()
+    batch, payload = encoding.Stored(*row[:-1]), row[-1]
+    assert batch.link is not None
+    forged = msgspec.structs.replace(batch, link=batch.link[:-1] + bytes([batch.link[-1] ^ 1]))
+    identity = uuid.UUID(topic_of(engine).identity).bytes
+    check = encoding.checksum(identity, 0, forged, zlib.crc32(payload))
+    connection.execute("UPDATE log_batch SET link = ?, checksum = ? WHERE seq = ?", (forged.link, check, forged.seq))
+    connection.close()
+    member = Member(engine)
+    member.until(lambda: bool(member.stopped), "told")
+    assert "do not follow" in str(member.stopped[0].error)
+    assert len(member.records) == joining.FULL
+    member.consumer.close()
 
 
 def test_damage_ends_compaction_of_its_partition_alone(
@@ -149,6 +176,14 @@ def test_small_batches_are_joined(engine: SqliteEngine, path: Path) -> None:
     assert len(rows(path, "SELECT 1 FROM log_batch")) <= 3
     assert [record.offset for record in read_all(engine)] == list(range(2700, 3000))
     require_exact(engine, path)
+
+
+def test_long_keys_are_told_apart(engine: SqliteEngine) -> None:
+    make_topic(engine, compact=True)
+    keys = [b"%d" % n + b"k" * length for n in range(300) for length in (0, 30, 40)]
+    publish(engine, [message(n, key=key) for n, key in enumerate([*keys, *keys])])
+    assert engine.maintain(force=True) == {names.topic: len(keys)}
+    assert [record.key for record in read_all(engine)] == keys
 
 
 def test_a_pass_is_made_when_half_is_new(engine: SqliteEngine) -> None:

@@ -14,7 +14,8 @@ from settled.store import Store
 
 log = logging.getLogger("settled.delivery")
 
-RETENTION_S = 10.0  # how often the log's retention is applied
+RETENTION_S = 10.0  # how often the log's retention is applied, and compaction
+STOP_S = 1.0  # how long a worker that stops waits for it; what it does may be broken off at any instant
 PRUNE_S = 1.0  # how often marks are looked at, for at most PRUNE_FOR_S
 PRUNE_FOR_S = 0.05
 
@@ -34,7 +35,7 @@ class Upkeep:
     def stop(self) -> None:
         self._stopping.set()
         if self._thread.ident is not None:
-            self._thread.join(5.0)
+            self._thread.join(STOP_S)
 
     def _loop(self) -> None:
         retained = time.monotonic()
@@ -46,7 +47,8 @@ class Upkeep:
                 if self._horizon_s is not None:
                     self._prune(self._horizon_s)
             except SettledError as error:
-                log.warning("upkeep is put off: %s", error)
+                if not self._stopping.is_set():  # else the log is closed already, and a long pass ends here
+                    log.warning("upkeep is put off: %s", error)
 
     def _prune(self, horizon_s: float) -> None:
         until = time.monotonic() + PRUNE_FOR_S
