@@ -60,7 +60,7 @@ def describe(
         info = topics.topic(log, topic)
     differences = topics.compare(specs.topic_spec(stated.contract), info) if stated else []
     document = {**_summary(info), "identity": info.identity, "spec": info.spec, "positions": info.partitions}
-    document |= {"notes": info.notes, "differences": differences}
+    document |= {"queue": info.queue, "notes": info.notes, "differences": differences}
     emit(output, "topic", document, draw=lambda: _described(info, differences), rows="positions")
     if differences:
         raise typer.Exit(1)
@@ -72,7 +72,11 @@ def _described(info: TopicInfo, differences: list[Difference]) -> Iterator[Any]:
     most = "any size" if spec.retention_bytes is None else size(spec.retention_bytes)
     compacted = f", compacted by key (tombstones stay {age(spec.tombstone_s)})" if spec.compact else ""
     copies = f", {spec.replicas} replicas of which {spec.min_isr} must hold a record" if spec.replicas else ""
-    yield line(f"{spec.name}: {spec.partitions} partitions, kept {keeps} and up to {most}{compacted}{copies}")
+    if info.queue is None:
+        yield line(f"{spec.name}: {spec.partitions} partitions, kept {keeps} and up to {most}{compacted}{copies}")
+    else:
+        waiting = "" if info.queue.scheduled is None else f", {info.queue.scheduled:,} scheduled"
+        yield line(f"{spec.name}: a queue with {spec.partitions} slots, {info.queue.ready:,} ready{waiting}{copies}")
     for note in info.notes:
         yield line(f"note: {note}")
     if differences:
@@ -224,13 +228,15 @@ def _first(records: Iterator[Record], count: int | None) -> Iterator[Record]:
 
 
 def _summary(info: TopicInfo) -> dict[str, Any]:
-    parts = info.partitions
-    oldest = [part.oldest_us for part in parts if part.oldest_us is not None]
+    """Of a queue what is ready or scheduled counts, too."""
+    parts, queue = info.partitions, info.queue
+    waiting = 0 if queue is None else queue.ready + (queue.scheduled or 0)
+    oldest = [us for us in (queue.oldest_us if queue else None, *(part.oldest_us for part in parts)) if us is not None]
     return {
         "topic": info.spec.name,
         "partitions": len(parts),
-        "records": sum(part.records for part in parts),
-        "bytes": _sum(part.bytes for part in parts),
+        "records": sum(part.records for part in parts) + waiting,
+        "bytes": _sum([part.bytes for part in parts] + ([queue.bytes] if queue else [])),
         "stored_bytes": _sum(part.stored_bytes for part in parts),
         "oldest": at(min(oldest)) if oldest else None,
     }
