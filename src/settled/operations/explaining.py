@@ -9,8 +9,10 @@ from settled.engine import Capabilities
 from settled.errors import Unsupported
 
 REASONS = {  # engine and form: what it lacks, beyond the rule's own words
-    ("kafka", "queue"): "a share group names no owner that could be fenced, so that a consumer which lost a record "
-    "could still commit its effect",
+    (
+        "kafka",
+        "queue",
+    ): "settled does not work with share groups yet; a group on a log divides the work too, a partition at a time",
     ("rabbitmq", "log"): "a queue forgets a record once it is settled",
     ("rabbitmq", "notification"): "it has no readers without a group",
 }

@@ -26,7 +26,7 @@ from confluent_kafka.admin import (
 from old_broker import old_broker
 
 from settled.engine import Durability, TopicSpec
-from settled.engines.kafka import topic_settings
+from settled.engines.kafka import KafkaEngine, topic_settings
 from settled.engines.kafka.admin import Admin
 from settled.engines.kafka.config import parse
 from settled.errors import ContractError, Unavailable, Unsupported
@@ -361,3 +361,13 @@ def test_no_broker_ends_the_command_with_69(folder: Path) -> None:
 def test_a_missing_topic_is_named(folder: Path) -> None:
     told = settled(folder, f"kafka://{bootstrap()}", "topic", "tail", "nosuch-topic", code=2)
     assert "no topic 'nosuch-topic'" in told.stderr
+
+
+def test_a_queue_is_refused_with_the_reason_and_no_topic_is_made() -> None:
+    engine = KafkaEngine(f"kafka://{bootstrap()}")
+    name = unique("queue")
+    with pytest.raises(Unsupported, match="share groups") as told:
+        engine.ensure_topic(TopicSpec(name=name, form="queue"))
+    assert told.value.field == "transport.form"
+    assert engine.topics([name]) == []
+    engine.close()

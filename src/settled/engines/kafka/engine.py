@@ -26,7 +26,7 @@ from settled.engines.kafka.faults import translate
 from settled.engines.kafka.producer import KafkaProducer, Target
 from settled.engines.kafka.records import records_of
 from settled.engines.kafka.tail import KafkaTail
-from settled.errors import ContractError, Refused, SettledError
+from settled.errors import ContractError, Refused, SettledError, Unsupported
 from settled.record import Record, checked_name, checked_text
 
 log = logging.getLogger("settled.engines.kafka")
@@ -58,6 +58,13 @@ class KafkaEngine:
         return f"KafkaEngine({self._settings.shown!r})"
 
     def ensure_topic(self, spec: TopicSpec) -> TopicInfo:
+        if spec.form not in self.capabilities.forms:
+            raise Unsupported(
+                f"Kafka has no {spec.form} here: settled does not work with share groups yet",
+                field="transport.form",
+                value=spec.form,
+                hint="declare form: log, whose group divides the work a partition at a time, or use another engine",
+            )
         return self._open().ensure_topic(spec)
 
     def grow_topic(self, name: str, partitions: int) -> TopicInfo:
