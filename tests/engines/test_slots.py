@@ -7,51 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from claims import Bench, ids
 
-from settled.engine import Fetched, ProducerSpec, Stopped, TopicSpec
-from settled.engines.sqlite import SqliteEngine, pool
+from settled.engine import Stopped
+from settled.engines.sqlite import pool
 from settled.engines.sqlite.database import Connection
-from settled.engines.sqlite.runs import Reader
-from settled.engines.sqlite.slots import Slot
-from settled.engines.sqlite.topics import Topic, require
 from settled.errors import Damaged
-from settled.record import Message, Record
-
-
-class Bench:
-    """A queue with two slots, each of which a member of its own has."""
-
-    def __init__(self, folder: Path) -> None:
-        self.engine = SqliteEngine(f"sqlite:///{folder}/log.db")
-        self.engine.ensure_topic(TopicSpec(name="q", partitions=2, form="queue"))
-        self.database = self.engine._database
-        self.topic: Topic = require(self.database, "q", 1_000_000)
-        self.slots = [self.slot(0), self.slot(1)]
-
-    def slot(self, number: int, position: int = 0) -> Slot:
-        return Slot(self.database, Reader(), self.topic, number, position)
-
-    def publish(self, *messages: tuple[str, bytes | None]) -> None:
-        producer = self.engine.producer(ProducerSpec())
-        for ident, key in messages:
-            producer.send(Message(topic="q", id=ident, key=key, value=b"v"))
-        producer.close()
-
-    def fetch(self, slot: int, records: int = 1000, *, owns: bool = True, size: int = 10**9) -> list[Record]:
-        def mine(connection: Connection) -> bool:
-            return owns
-
-        found, _ = self.slots[slot].fetch(self.database, mine, ordered=True, records=records, size=size)
-        if found is None:
-            return []
-        assert isinstance(found, Fetched)
-        assert found.next_offset == found.records[-1].offset + 1
-        return found.records
-
-    def left(self) -> int:
-        queue = self.engine.topics(["q"])[0].queue
-        assert queue is not None
-        return queue.ready + queue.claimed
 
 
 @pytest.fixture
@@ -59,10 +20,6 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     found = Bench(tmp_path)
     yield found
     found.engine.close()
-
-
-def ids(records: list[Record]) -> list[str]:
-    return [record.id for record in records]
 
 
 def test_what_another_member_puts_into_a_slot_is_not_passed_over(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,8 +39,8 @@ def _left_in_queue(engine: Engine, store: Store, topic: str, consumer: str) -> i
     """How much of a queue is ready, or claimed and not settled. What is scheduled for later is not waited for. Raises
     SettledError when all that is left cannot be settled since people paused it."""
     reached = {found.partition: found.frontier for _, found in store.positions(consumer) if found.topic == topic}
-    ready = claimed = 0
-    stuck = []
+    ready = claimed = held = 0
+    stuck: list[Pause] = []
     paused = {pause.partition: pause for pause in store.pauses(consumer) if pause.topic == topic}
     for info in engine.topics([topic]):
         assert info.queue is not None
@@ -48,10 +48,12 @@ def _left_in_queue(engine: Engine, store: Store, topic: str, consumer: str) -> i
         for slot in info.partitions:
             if slot.records and reached.get(slot.partition, 0) < slot.end:
                 claimed += slot.records
-                stuck += [paused[slot.partition]] if slot.partition in paused else []
+                if slot.partition in paused:
+                    stuck.append(paused[slot.partition])
+                    held += slot.records
         if paused and len(paused) == len(info.partitions) and ready + claimed:
             raise _paused(list(paused.values()))
-    if stuck and not ready and len(stuck) == claimed:
+    if stuck and not ready and held == claimed:
         raise _paused(stuck)
     return ready + claimed
 

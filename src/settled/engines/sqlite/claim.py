@@ -13,23 +13,32 @@ from settled.engines.sqlite.database import Connection
 from settled.engines.sqlite.runs import Reader, Run
 from settled.engines.sqlite.topics import Topic
 from settled.errors import Damaged
+from settled.scheduling import HIGHEST
 
 AT_ONCE = 2000  # records claimed in one transaction
 ROUNDS = 5  # times AT_ONCE records are moved for one claim, where most belong to other slots
 TENANTS = 1000  # that are considered for one claim
+LOOKED_BYTES = 32_000_000  # expanded, of records whose keys are looked at for one claim
+FURTHER = 4  # times as far a claim looks in each round, if what it saw belonged to other slots
 
-_RUNS = "SELECT urgency, batch, place, count, size FROM log_ready WHERE topic = ? AND tenant = ? ORDER BY {order}"
-_BY_PRIORITY = _RUNS.format(order="urgency, batch, place")
-_AS_ACCEPTED = _RUNS.format(order="batch, place")
+_RUNS = "SELECT urgency, batch, place, count, size FROM log_ready WHERE topic = ?1 AND tenant = ?2"
+_BY_PRIORITY = f"{_RUNS} ORDER BY urgency, batch, place"
+_ALIKE = f"{_RUNS} AND urgency = ?3 ORDER BY batch, place"
+_AS_ACCEPTED = " UNION ALL ".join(f"{_RUNS} AND urgency = {each}" for each in range(HIGHEST + 1)) + " ORDER BY 2, 3"
+_URGENCIES = (
+    "SELECT (SELECT min(urgency) FROM log_ready WHERE topic = ?1 AND tenant = ?2),"
+    " (SELECT max(urgency) FROM log_ready WHERE topic = ?1 AND tenant = ?2)"
+)
 _TAKEN = "DELETE FROM log_ready WHERE topic = ? AND tenant = ? AND urgency = ? AND batch = ? AND place = ?"
 _TYPICAL = "SELECT avg(size / count) FROM (SELECT size, count FROM log_ready WHERE topic = ? LIMIT 20)"
-_TENANTS = (
+_TENANTS_BEHIND = (
     "WITH RECURSIVE found (tenant) AS ("
-    " SELECT min(tenant) FROM log_ready WHERE topic = ?1"
+    " SELECT min(tenant) FROM log_ready WHERE topic = ?1 AND tenant > ?2"
     " UNION ALL SELECT (SELECT min(tenant) FROM log_ready WHERE topic = ?1 AND tenant > found.tenant)"
     " FROM found WHERE found.tenant IS NOT NULL)"
-    " SELECT tenant FROM found WHERE tenant IS NOT NULL LIMIT ?2"
+    " SELECT tenant FROM found WHERE tenant IS NOT NULL LIMIT ?3"
 )
+_HAS_READY = "SELECT tenant FROM log_ready WHERE topic = ? AND tenant = ? LIMIT 1"
 _BOUND = (
     "SELECT b.key, b.slot FROM carray(?) AS wanted CROSS JOIN log_bound AS b ON b.topic = ? AND b.key = wanted.value"
     " JOIN log_slot AS s ON s.topic = b.topic AND s.slot = b.slot AND b.last >= s.first"
@@ -45,6 +54,7 @@ class Claim:
         self._connection, self._reader, self._topic, self._slot = connection, reader, topic, slot
         self._next: dict[int, int] = {}
         self._count = 0
+        self._room = LOOKED_BYTES
         self.passed_on = False
 
     def fill(self, most: int, size: int, *, ordered: bool, after: bytes) -> bytes:
@@ -53,53 +63,84 @@ class Claim:
         pool.promote(self._connection, self._topic.id)
         typical = self._connection.execute(_TYPICAL, (self._topic.id,)).fetchall()[0][0] or 1
         most = max(1, min(most, int(size / typical)))
-        looked, active = 0, self._in_turn(after)
-        while active and self._count < most and looked < ROUNDS * AT_ONCE:
+        looked, further, active = 0, 1, self._in_turn(after, most)
+        while active and self._count < most and looked < ROUNDS * AT_ONCE and self._room > 0:
             share = max(1, (most - self._count) // len(active))
             going_on: list[bytes] = []
             for tenant in active:
                 wanted = min(share, most - self._count)
-                moved = self._move(tenant, wanted, ordered=ordered)
+                moved = self._move(tenant, wanted, min(wanted * further, AT_ONCE), ordered=ordered)
                 looked += moved
                 after = tenant
-                if moved == wanted:
+                if moved:
                     going_on.append(tenant)
                 if self._count >= most:
                     break
             active = going_on
+            further *= FURTHER if ordered else 1
         self._connection.executemany(
             "UPDATE log_slot SET next = ? WHERE topic = ? AND slot = ?",
             [(following, self._topic.id, slot) for slot, following in self._next.items()],
         )
         return after
 
-    def _in_turn(self, after: bytes) -> list[bytes]:
-        """Tenants that have ready work."""
-        tenants = [row[0] for row in self._connection.execute(_TENANTS, (self._topic.id, TENANTS)).fetchall()]
-        later = [tenant for tenant in tenants if tenant > after]
-        return later + tenants[: len(tenants) - len(later)]
+    def _in_turn(self, after: bytes, most: int) -> list[bytes]:
+        """Tenants that have ready work, those behind `after` first; no more than can be served."""
+        limit = min(most, TENANTS)
+        topic = self._topic.id
+        found = [row[0] for row in self._connection.execute(_TENANTS_BEHIND, (topic, after, limit)).fetchall()]
+        if len(found) < limit:
+            first = self._connection.execute(_HAS_READY, (topic, b"")).fetchall()  # nothing is before it
+            first += self._connection.execute(_TENANTS_BEHIND, (topic, b"", limit)).fetchall()
+            found += [tenant for (tenant,) in first if tenant <= after]
+        return found[:limit]
 
-    def _move(self, tenant: bytes, most: int, *, ordered: bool) -> int:
-        """Move the tenant's first records; returns how many. A key's order goes before priorities."""
-        place = (self._topic.id, tenant)
-        taken: list[tuple[int, int, int]] = []
+    def _move(self, tenant: bytes, most: int, look: int, *, ordered: bool) -> int:
+        """Look at the tenant's first records and move them, up to `most` of them to the slot that claims; returns how
+        many were moved."""
+        rows: list[tuple[int, ...]] = []
         runs: list[Run] = []
-        left = most
-        for urgency, batch, first, count, size in self._connection.execute(
-            _AS_ACCEPTED if ordered else _BY_PRIORITY, place
-        ):
-            run = Run(0, batch, first, count, size)
-            taken.append((urgency, batch, first))
-            runs.append(run if count <= left else run.cut(0, left, 0))
-            left -= runs[-1].count
-            if left <= 0:
+        for row in self._first(tenant, ordered=ordered):
+            run = Run(0, *row[1:])
+            rows.append(row)
+            runs.append(run if run.count <= look else run.cut(0, look, 0))
+            look -= runs[-1].count
+            self._room -= runs[-1].size if ordered else 0
+            if look <= 0 or self._room <= 0:
                 break
-        self._connection.executemany(_TAKEN, [(*place, *row) for row in taken])
-        if runs and runs[-1].count < count:
-            rest = run.cut(runs[-1].count, count - runs[-1].count, 0)
-            pool.put_ready(self._connection, [(*place, urgency, batch, rest.place, rest.count, rest.size)])
-        self._put(self._sorted(runs) if ordered else [(self._slot, run) for run in runs])
-        return most - left
+        if not runs:
+            return 0
+        placed = self._sorted(runs, most) if ordered else [(self._slot, run) for run in runs]
+        moved = sum(run.count for _, run in placed)
+        self._take(tenant, rows, moved)
+        self._put(placed)
+        return moved
+
+    def _first(self, tenant: bytes, *, ordered: bool) -> Iterator[tuple[int, ...]]:
+        """The tenant's runs, as they are to be claimed: urgency, batch, place, count, size. A key's order goes before
+        priorities; none of the ways there sorts the whole backlog."""
+        place = (self._topic.id, tenant)
+        if not ordered:
+            return iter(self._connection.execute(_BY_PRIORITY, place))
+        highest, lowest = self._connection.execute(_URGENCIES, place).fetchall()[0]
+        if highest == lowest:
+            return iter(self._connection.execute(_ALIKE, (*place, highest)))
+        return iter(self._connection.execute(_AS_ACCEPTED, place))
+
+    def _take(self, tenant: bytes, rows: Sequence[tuple[int, ...]], moved: int) -> None:
+        """The first `moved` records of these runs leave the pool."""
+        taken: list[tuple[int, ...]] = []
+        for urgency, batch, place, count, size in rows:
+            if moved <= 0:
+                break
+            taken.append((urgency, batch, place))
+            if count > moved:
+                rest = Run(0, batch, place, count, size).cut(moved, count - moved, 0)
+                pool.put_ready(
+                    self._connection, [(self._topic.id, tenant, urgency, batch, rest.place, rest.count, rest.size)]
+                )
+            moved -= count
+        self._connection.executemany(_TAKEN, [(self._topic.id, tenant, *row) for row in taken])
 
     def _put(self, runs: Sequence[tuple[int, Run]]) -> None:
         """Each behind what stands in its slot."""
@@ -120,23 +161,28 @@ class Claim:
             _, found = pool.bounds(self._connection, self._topic.id, slot)
         return found
 
-    def _sorted(self, runs: Sequence[Run]) -> list[tuple[int, Run]]:
-        """Runs, or pieces of them, each with the slot in which its keys belong: they are bound to it from now on."""
+    def _sorted(self, runs: Sequence[Run], most: int) -> list[tuple[int, Run]]:
+        """Runs, or pieces of them, each with the slot in which its keys belong: they are bound to it from now on. It
+        ends where `most` records belong in the slot that claims."""
         self._reader.load(self._connection, runs)
         hashed = [self._hashes(run) for run in runs]
-        keys = {key for each in hashed for key in each if key is not None}
-        bound = self._bound(keys)
+        bound = self._bound({key for each in hashed for key in each if key is not None})
         last: dict[int, tuple[int, int]] = {}  # key -> slot, and how many records go there before and with its last
         sorted_: list[tuple[int, Run]] = []
-        ahead: dict[int, int] = {}
+        ahead: dict[int, int] = {self._slot: 0}
         for run, each in zip(runs, hashed, strict=True):
             for slot, start, count in _pieces([bound.get(key, self._slot) for key in each]):
                 before = ahead.get(slot, 0)
+                count = min(count, most - before) if slot == self._slot else count
                 for place, key in enumerate(each[start : start + count], before):
                     if key is not None:
                         last[key] = slot, place
                 ahead[slot] = before + count
                 sorted_.append((slot, run.cut(start, count, 0)))
+                if ahead[self._slot] == most:
+                    break
+            if ahead[self._slot] == most:
+                break
         begins = {slot: self._next_of(slot) for slot in ahead}
         self._connection.executemany(
             _BIND, [(self._topic.id, key, slot, begins[slot] + place) for key, (slot, place) in last.items()]

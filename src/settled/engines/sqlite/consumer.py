@@ -23,6 +23,8 @@ from settled.engines.sqlite.slots import Slot
 from settled.engines.sqlite.wake import Waiter, Waker, wake_folder
 from settled.errors import ContractError, Damaged, Fenced, HistoryLost, SettledError
 
+DUE_S = 0.005  # waited at least for what is due: it may be that it cannot be claimed just now
+
 
 class _Lane:
     """An assigned partition. It is fetched while it has a cursor and nothing holds it."""
@@ -188,7 +190,7 @@ class SqliteConsumer:
         return stopped
 
     def _fetch(self, records: int, size: int) -> list[Delivery]:
-        """From the log's partitions, or else from the first slot that finds something to claim."""
+        """From partitions of logs or from slots of queues, whose turn it is; if there is nothing, from the others."""
         cursors = [lane.cursor for lane in self._lanes.values() if lane.flowing and lane.cursor is not None]
         if not cursors:
             return []
@@ -200,8 +202,10 @@ class SqliteConsumer:
         self._turn = (self._turn + 1) % len(cursors)
         cursors = cursors[self._turn :] + cursors[: self._turn]
         flowing = [cursor for cursor in cursors if isinstance(cursor, Cursor)]
-        found = self._read(flowing, records, size) if flowing else []
-        return found or self._claim([cursor for cursor in cursors if isinstance(cursor, Slot)], records, size)
+        slots = [cursor for cursor in cursors if isinstance(cursor, Slot)]
+        if isinstance(cursors[0], Slot):
+            return self._claim(slots, records, size) or (self._read(flowing, records, size) if flowing else [])
+        return self._read(flowing, records, size) or self._claim(slots, records, size)
 
     def _claim(self, slots: list[Slot], records: int, size: int) -> list[Delivery]:
         """From one slot after the other, until there is no more room or nothing to claim."""
@@ -229,7 +233,7 @@ class SqliteConsumer:
         cursors = [lane.cursor for lane in self._lanes.values() if lane.flowing]
         queues = {cursor.topic.id for cursor in cursors if isinstance(cursor, Slot)}
         due_us = next_due_us(self._database, queues) if queues else None
-        return float("inf") if due_us is None else max(0.0, (due_us - clock.wall_us()) / 1e6)
+        return float("inf") if due_us is None else max(DUE_S, (due_us - clock.wall_us()) / 1e6)
 
     def _freed(self) -> None:
         """Claims went: a key that was bound to one of this member's slots may be claimed by others."""

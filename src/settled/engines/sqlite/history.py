@@ -59,7 +59,8 @@ def open_log(url: str, *, busy_s: float = sqlite.BUSY_S) -> Opened:
 
 def accept_loss(url: str, reason: str, *, above: int = -1) -> LossAccepted:
     """Begin a new generation of a log that went back: all partitions continue above the highest offset ever given
-    (and above `above`, e.g. the highest frontier that a store holds), what lies between is recorded as lost.
+    (and above `above`, e.g. the highest frontier that a store holds), what lies between is recorded as lost. So do the
+    numbers of claims in the slots of queues.
 
     Durable when it returns. Consumers see the lost offsets as a gap.
     """
@@ -76,6 +77,7 @@ def accept_loss(url: str, reason: str, *, above: int = -1) -> LossAccepted:
             ).fetchall()[0]
             highest = max(highest, above, mark.highest if mark else -1)
             losses = _jump_all(connection, highest + 1 + LOSS_MARGIN, reason)
+            pool.after_loss(connection, highest + 1 + LOSS_MARGIN)
             highest = max([highest, *(loss.next - 1 for loss in losses)])
             commits = max(commits, mark.commits if mark else 0) + 1
             connection.execute(

@@ -72,9 +72,8 @@ class Membership:
                 (self.spec.group, clock.wall_us()),
             ).fetchall()
             self._group: int = rows[0][0]
+            self._require_queues(connection)
             for topic in self.topics.values():
-                if topic.queue:
-                    self._require_own(connection, topic)
                 connection.execute(
                     "INSERT INTO log_subscription VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
                     (self._group, topic.id, len(topic.parts)),
@@ -83,19 +82,28 @@ class Membership:
             result = self._turn(connection, [])
         return msgspec.structs.replace(result, tell=True, until_us=now + self._lease_us)
 
-    def _require_own(self, connection: Connection, topic: Topic) -> None:
-        """A queue has one group at a time: its slots are that group's."""
-        rows = connection.execute(
-            "SELECT g.name FROM log_subscription s JOIN log_group g ON g.id = s.grp JOIN log_member m ON m.grp = g.id"
-            " WHERE s.topic = ? AND g.id <> ? AND m.boot = ? AND m.expires_us > ? LIMIT 1",
-            (topic.id, self._group, self._boot, clock.boot_us()),
-        ).fetchall()
-        if rows:
-            raise ContractError(
-                f"queue {topic.name!r} is group {rows[0][0]!r}'s, whose members are at work",
-                field="group",
-                value=self.spec.group,
-                hint="a record of a queue has one owner: join that group, or use a queue or a log for each group",
+    def _require_queues(self, connection: Connection) -> None:
+        """A queue has one group at a time: its slots are that group's. What others held whose leases ran out they hold
+        no more."""
+        for topic in self.topics.values():
+            if not topic.queue:
+                continue
+            rows = connection.execute(
+                "SELECT g.name FROM log_subscription s JOIN log_group g ON g.id = s.grp JOIN log_member m ON m.grp ="
+                " g.id WHERE s.topic = ? AND g.id <> ? AND m.boot = ? AND m.expires_us > ? LIMIT 1",
+                (topic.id, self._group, self._boot, clock.boot_us()),
+            ).fetchall()
+            if rows:
+                raise ContractError(
+                    f"queue {topic.name!r} is group {rows[0][0]!r}'s, whose members are at work",
+                    field="group",
+                    value=self.spec.group,
+                    hint="a record of a queue has one owner: join that group, or use a queue or a log for each group",
+                )
+            connection.execute(
+                "UPDATE log_owner SET owner = NULL, clean = 0, revoking = 0 WHERE topic = ? AND grp <> ? AND owner"
+                " IS NOT NULL",
+                (topic.id, self._group),
             )
 
     def owns(self, connection: Connection, topic: int, number: int) -> bool:
@@ -163,6 +171,7 @@ class Membership:
                 self._held.clear()
                 self._revoking.clear()
                 _expel(connection, self._incarnation)
+                self._require_queues(connection)  # another group may have come meanwhile
                 self._enter(connection)
             result = self._turn(connection, news)
             state = [] if result.again else self._state(connection)

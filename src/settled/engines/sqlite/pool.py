@@ -20,8 +20,8 @@ PROMOTED = 1000  # scheduled runs that become ready in one transaction
 
 _READY = "INSERT INTO log_ready (topic, tenant, urgency, batch, place, count, size) "
 _NOW_DUE = (
-    f"{_READY}SELECT topic, tenant, urgency, batch, place, count, size FROM log_later"
-    " WHERE topic = ?1 AND due_us <= ?2 ORDER BY due_us, batch, place LIMIT ?3 RETURNING batch, place"
+    "SELECT due_us, batch, place, topic, tenant, urgency, batch, place, count, size FROM log_later"
+    " WHERE topic = ? AND due_us <= ? ORDER BY due_us, batch, place LIMIT ?"
 )
 _WAITING = (
     "SELECT EXISTS (SELECT 1 FROM log_ready WHERE topic = ?1)"
@@ -84,12 +84,11 @@ def waiting(connection: Connection, topic: int) -> bool:
 
 def promote(connection: Connection, topic: int) -> None:
     """What was scheduled becomes ready, if its time has come."""
-    now = clock.wall_us()
-    due = connection.execute(_NOW_DUE, (topic, now, PROMOTED)).fetchall()
+    due = connection.execute(_NOW_DUE, (topic, clock.wall_us(), PROMOTED)).fetchall()
     if due:
-        connection.executemany(
-            "DELETE FROM log_later WHERE topic = ? AND due_us <= ? AND batch = ? AND place = ?",
-            [(topic, now, *row) for row in due],
+        put_ready(connection, [row[3:] for row in due])
+        connection.execute(
+            "DELETE FROM log_later WHERE topic = ? AND (due_us, batch, place) <= (?, ?, ?)", (topic, *due[-1][:3])
         )
 
 
@@ -208,3 +207,8 @@ def _accepted_us(connection: Connection, batch: int | None) -> int | None:
 def after_boot(connection: Connection) -> None:
     """No claim number is given twice, although claims are not synced."""
     connection.execute("UPDATE log_slot SET next = next + ?", (AFTER_BOOT,))
+
+
+def after_loss(connection: Connection, following: int) -> None:
+    """The same, where the claims of a lost time are not known."""
+    connection.execute("UPDATE log_slot SET next = max(next + ?, ?)", (AFTER_BOOT, following))

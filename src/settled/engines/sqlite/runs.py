@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 import msgspec
 
 from settled.engines.sqlite.database import Connection
 from settled.engines.sqlite.encoding import Stored, Unpacked, records, unpack
 from settled.engines.sqlite.topics import Topic
+from settled.errors import Damaged
 from settled.record import Record
 
-KEPT = 16  # batches that a reader keeps decoded
+KEPT, KEPT_BYTES = 16, 16_000_000  # batches, and expanded bytes, that a reader keeps beside those it was just asked for
 
 _BATCH = (
     "SELECT b.seq, b.base, b.count, b.bytes, b.accepted_us, b.checksum, b.chain, b.compression, p.number, b.payload"
@@ -38,35 +39,54 @@ class Reader:
     not: what is loaded in one transaction with the runs belongs to them."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, tuple[bytes, Unpacked | tuple[Stored, int, bytes]]] = {}
+        self._kept: dict[int, _Kept] = {}
 
     def load(self, connection: Connection, runs: Iterable[Run]) -> None:
         """Read the batches of these runs, in the caller's transaction."""
         seqs = dict.fromkeys(run.batch for run in runs)
-        for seq in list(self._kept)[: max(0, len(self._kept) - KEPT)]:
-            if seq not in seqs:
-                del self._kept[seq]
+        self._forget(seqs)
         for seq in seqs:
-            chain, kept = self._kept.pop(seq, (b"", None))
-            for *row, number, payload in connection.execute(_BATCH, (seq, chain)).fetchall():
+            kept = self._kept.pop(seq, None)
+            for *row, number, payload in connection.execute(_BATCH, (seq, kept.chain if kept else b"")).fetchall():
                 stored = Stored(*row)
-                chain, kept = stored.chain, (stored, number, payload)
+                kept = _Kept(stored.chain, stored.size, (stored, number, payload))
             if kept is not None:
-                self._kept[seq] = chain, kept
+                self._kept[seq] = kept
 
     def records(self, topic: Topic, slot: int, runs: Sequence[Run]) -> list[Record]:
-        """The records of loaded runs, in their place in the slot. Raises Damaged."""
+        """The records of loaded runs, in their place in the slot, up to the first that is damaged. Raises Damaged when
+        there is none before it."""
         found: list[Record] = []
         for run in runs:
             offsets = range(run.number, run.number + run.count)
-            found += records(self.batch(topic, run.batch), topic.name, slot, offsets, run.place)
+            try:
+                batch = self.batch(topic, run.batch)
+            except Damaged:
+                if found:
+                    break
+                raise
+            found += records(batch, topic.name, slot, offsets, run.place)
         return found
 
     def batch(self, topic: Topic, seq: int) -> Unpacked:
         """A loaded batch. Raises Damaged."""
-        chain, kept = self._kept[seq]
-        if not isinstance(kept, Unpacked):
-            stored, number, payload = kept
-            kept = unpack(topic.name, topic.raw_identity, number, stored, payload)
-            self._kept[seq] = chain, kept
-        return kept
+        kept = self._kept[seq]
+        if not isinstance(kept.content, Unpacked):
+            stored, number, payload = kept.content
+            kept.content = unpack(topic.name, topic.raw_identity, number, stored, payload)
+        return kept.content
+
+    def _forget(self, wanted: Container[int]) -> None:
+        """Those that were not asked for lately."""
+        count, size = 0, 0
+        for seq, kept in reversed(list(self._kept.items())):
+            if seq not in wanted:
+                count, size = count + 1, size + kept.size
+                if count > KEPT or size > KEPT_BYTES:
+                    del self._kept[seq]
+
+
+class _Kept(msgspec.Struct, gc=False):
+    chain: bytes
+    size: int
+    content: Unpacked | tuple[Stored, int, bytes]

@@ -20,6 +20,8 @@ from settled.engines.sqlite.topics import Topic
 from settled.errors import Damaged
 from settled.record import Record
 
+READ_BYTES = 64_000_000  # expanded, for one look at a slot
+
 _STANDING = (
     "SELECT number, batch, place, count, size FROM log_claim WHERE topic = ?1 AND slot = ?2 AND number >="
     " coalesce((SELECT number FROM (SELECT number, count FROM log_claim WHERE topic = ?1 AND slot = ?2 AND number < ?3"
@@ -51,7 +53,7 @@ class Slot:
         second: work of other slots' keys was found on the way, and put there."""
         most = min(records, AT_ONCE)
         with database.reading() as connection:
-            runs = _standing(connection, self.topic.id, self.number, self.position, most)
+            runs = _fitting(_standing(connection, self.topic.id, self.number, self.position, most), most, size)
             self._reader.load(connection, runs)
             waiting = not runs and pool.waiting(connection, self.topic.id)
         passed_on = False
@@ -64,11 +66,12 @@ class Slot:
                     self._tenant = claim.fill(most, size, ordered=ordered, after=self._tenant)
                     # with what another member has put here since the look above: it comes first
                     runs = _standing(connection, self.topic.id, self.number, self.position, most)
+                    runs = _fitting(runs, most, size)
                     self._reader.load(connection, runs)
                     windows.reach("claim-written")
                 windows.reach("claim-committed")
                 passed_on = claim.passed_on
-            return self._handed(_fitting(runs, most, size)), passed_on
+            return self._handed(runs), passed_on
         except Damaged as error:
             return Stopped(topic=self.topic.name, partition=self.number, error=error), passed_on
 
@@ -76,7 +79,7 @@ class Slot:
         if not runs:
             return None
         found = self._reader.records(self.topic, self.number, runs)
-        self.position = runs[-1].number + runs[-1].count
+        self.position = found[-1].offset + 1
         return Fetched(
             topic=self.topic.name,
             partition=self.number,
@@ -87,12 +90,12 @@ class Slot:
 
 
 def read(database: Database, topic: Topic, slot: int, number: int, records: int) -> list[Record]:
-    """Up to `records` claims of a slot that are not known to be settled, from `number` on."""
+    """Up to `records` claims of a slot that are not known to be settled, from `number` on; fewer of large ones."""
     reader = Reader()
     with database.reading() as connection:
-        runs = _standing(connection, topic.id, slot, number, records)
+        runs = _fitting(_standing(connection, topic.id, slot, number, records), records, READ_BYTES)
         reader.load(connection, runs)
-    return reader.records(topic, slot, _fitting(runs, records, 2**62))
+    return reader.records(topic, slot, runs)
 
 
 def _standing(connection: Connection, topic: int, slot: int, position: int, most: int) -> list[Run]:
