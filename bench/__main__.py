@@ -29,6 +29,8 @@ FLOORS = {
     "kafka_publish": 0.5,
     "kafka_consume": 0.4,
     "kafka_postgres": 0.8,
+    "rabbitmq_publish": 0.6,
+    "rabbitmq_postgres": 0.5,
     "without_outbox_row": 0.85,
     "backlog_rate": 0.95,
     "queue_log": 0.5,
@@ -60,6 +62,7 @@ PARTS = [
     "compaction",
     "resume",
     "kafka",
+    "rabbitmq",
 ]
 
 
@@ -173,7 +176,7 @@ def main() -> int:
         from bench import resume
 
         results["resume"] = resume.compare(50, say)
-    for name in ("kafka", "queue"):
+    for name in ("kafka", "queue", "rabbitmq"):
         if name in wanted:
             found = results[name] = importlib.import_module(f"bench.{name}").compare(records, REPEATS, say)
             ratios |= {f"{name}_{part}": ratio for part, ratio in found["ratio"].items()}

@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import json
 import os
+import random
 import selectors
 import shutil
 import signal
@@ -25,12 +26,13 @@ from pathlib import Path
 from typing import Any
 
 HOST = "127.0.0.1"
-STOP_S = 10.0
+STOP_S = 25.0
 FIRST_USER_S = 60.0
 DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 SCRIPTS = Path("/usr/lib/rabbitmq/lib")  # where Debian's package has them
 
 CONFIG = """\
+cluster_name = settled-tests
 loopback_users = none
 log.console.level = warning
 vm_memory_high_watermark.absolute = 2GB
@@ -82,8 +84,7 @@ class Keeper:
         cookie.write_text(uuid.uuid4().hex)
         cookie.chmod(0o400)
         self._start_mapper()
-        for number in self._numbers:
-            self._start(number)
+        self._start(1)  # the others join it: its user starts them, one after the other
         ports = {str(number): port for number, (port, _) in self._ports.items()}
         (self._folder / "ports.json").write_text(json.dumps(ports))
         self._listener.bind(str(self._folder / "socket"))
@@ -139,13 +140,13 @@ class Keeper:
         del self._users[user]
 
     def _do(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """The process of each node, 0 for one that does not run, after what was asked is done. A kill is waited for."""
+        """The process of each node, 0 for one that does not run, when what was asked is done; an end is waited for."""
         if asked["do"] == "start":
             self._start(asked["node"])
         elif asked["do"] == "signal":
             node = self._nodes[asked["node"]]
             node.send_signal(asked["signal"])
-            if asked["signal"] == signal.SIGKILL:
+            if asked["signal"] in (signal.SIGKILL, signal.SIGTERM):
                 node.wait(STOP_S)
         return {str(each): 0 if node.poll() is not None else node.pid for each, node in self._nodes.items()}
 
@@ -210,14 +211,15 @@ class Keeper:
 
 
 def _free_ports(count: int) -> list[int]:
-    held = [socket.socket() for _ in range(count)]
-    try:
-        for each in held:
-            each.bind((HOST, 0))
-        return [each.getsockname()[1] for each in held]
-    finally:
-        for each in held:
-            each.close()
+    """Ports that nobody listens on, below those that the system gives to outgoing connections."""
+    found: list[int] = []
+    chance = random.SystemRandom()
+    while len(found) < count:
+        port = chance.randrange(12_000, 32_000)
+        with socket.socket() as tried, contextlib.suppress(OSError):
+            tried.bind((HOST, port))
+            found += [port] if port not in found else []
+    return found
 
 
 def _die_with_parent() -> None:

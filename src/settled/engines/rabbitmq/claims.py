@@ -202,12 +202,13 @@ class Claims:
             first = slot.unended[0].number if slot.unended else slot.next
             out = slot.next - max(first, self._first)
             claims, waiting = len(slot.unended), slot.waiting_bytes
+            left = len(slot.waiting) > (self._allowed // 2 if self._allowed > FIRST else 0)
         if self._source.single and self._consumer is not None:
             return  # one consumer's claims come back in order, those of two would not
         if self._consumer is None:
             if waiting <= BUDGET // 2 and claims < MOST_CLAIMS:
                 self._consume(channel, wanted)
-        elif out >= self._allowed and claims < MOST_CLAIMS and not slot.waiting:
+        elif out >= self._allowed and claims < MOST_CLAIMS and not left:
             self._cancel(channel)
 
     def _wanted(self, slot: Slot) -> int:
@@ -215,7 +216,8 @@ class Claims:
         average = slot.average or self._average
         if self._source.single:  # nobody else waits for what is handed out ahead
             return max(1, min(self._prefetch, int(BUDGET / average))) if average else self._prefetch
-        most = min(self._prefetch, self._hand.asked_records or FIRST)
+        asked = self._hand.asked_records or FIRST
+        most = min(self._prefetch, asked if asked < FIRST else 2 * asked)
         budget = min(BUDGET, self._hand.asked_bytes or BUDGET)
         return max(1, min(most, int(budget / average))) if average else min(FIRST, most)
 

@@ -66,10 +66,10 @@ class RabbitConsumer:
                     return list(hand.take_news())
                 if records > 0 and bytes > 0 and not hand.stale():
                     found = hand.take(records, bytes)
-                    if found:
-                        return list(found)
                     if hand.slots:
                         self._link.call(self._wanted)
+                    if found:
+                        return list(found)
                 if hand.woken:
                     hand.woken = False
                     return []

@@ -29,7 +29,8 @@ from settled.engine import (
 )
 from settled.engines.rabbitmq import faults, settings
 from settled.engines.rabbitmq.consumer import RabbitConsumer
-from settled.engines.rabbitmq.producer import FRESH_S, RabbitProducer, Route
+from settled.engines.rabbitmq.producer import FRESH_S, RabbitProducer
+from settled.engines.rabbitmq.sending import Route
 from settled.engines.rabbitmq.topology import MAX_MESSAGE_BYTES, Counted, Source, Topology
 from settled.errors import ContractError, Refused, SettledError, Unsupported
 from settled.record import Record, checked_name, checked_text
@@ -108,7 +109,7 @@ class RabbitEngine:
         raise _no_history()
 
     def producer(self, spec: ProducerSpec) -> RabbitProducer:
-        """Raises Unsupported for `committed` unless the URL names three nodes of one cluster, and most of them answer.
+        """Raises Unsupported for `committed` unless the URL names three nodes, most answer, and all say the same name.
         How many copies a queue has is not told by AMQP: `rabbitmq-queues quorum_status` does."""
         self._open()
         if spec.identity is not None:
@@ -150,10 +151,7 @@ class RabbitEngine:
         told = f"{len(clusters)} of {asked} addresses answer, cluster {', '.join(sorted(set(clusters)))}"
         found = [Examined(name="broker", state="ok" if len(clusters) == asked else "note", told=told)]
         if durability == "committed":
-            try:
-                self._require_cluster()
-            except Unsupported as error:
-                found.append(Examined(name="durability", state="bad", told=error.message, remedy=error.hint))
+            found.append(self._examine_durability())
         if spec is not None and spec.form == "queue":
             found += self._examine_dead(spec.name)
         return found
@@ -245,6 +243,13 @@ class RabbitEngine:
                     )
         return GroupInfo(group=name, members=list(members.values()), committed={}, epochs={})
 
+    def _examine_durability(self) -> Examined:
+        try:
+            self._require_cluster()
+        except Unsupported as error:
+            return Examined(name="durability", state="bad", told=error.message, remedy=error.hint)
+        return Examined(name="durability", state="ok", told="a quorum of nodes confirms")
+
     def _examine_dead(self, name: str) -> list[Examined]:
         dead = self._topology.dead(name)
         if not dead:
@@ -267,7 +272,8 @@ class RabbitEngine:
                 f"{len(addresses)}, of which {len(clusters)} answered",
                 field="durability",
                 value="committed",
-                hint="name all nodes in the URL, or ask for `local`: synced to the disks of the nodes that there are",
+                hint="name all nodes in the URL, and the cluster (rabbitmqctl set_cluster_name); or ask for `local`: "
+                "synced to the disks of the nodes that there are",
             )
 
     def _forget(self, member: RabbitConsumer | RabbitProducer) -> None:

@@ -1,8 +1,8 @@
 """The producer: messages wait in an outbox, the connection's thread publishes them with `mandatory` and takes the
-broker's confirms. A message has ended when the broker confirmed it, or refused it: returned since no queue takes it, or
-not stored.
+broker's confirms. A message has ended when the broker confirmed it, or returned it since no queue takes it.
 
-After a lost connection what has no confirm is published again, in order, under the same ids. A refusal that closes the
+After a lost connection what has no confirm is published again, in order, under the same ids; so is what the broker
+could not store, as while a quorum chooses its leader, until the message's time is over. A refusal that closes the
 channel does not say which message it is about: from then on messages go one by one until the guilty one is found.
 """
 
@@ -20,54 +20,20 @@ from pika.adapters.select_connection import SelectConnection
 from pika.channel import Channel
 from pika.spec import Basic, BasicProperties
 
-from settled import at_exit, scheduling, windows
-from settled.engine import ProducerSpec, Receipt
+from settled import at_exit, windows
+from settled.engine import ProducerSpec
 from settled.engines.rabbitmq import faults
 from settled.engines.rabbitmq.connection import Link
 from settled.engines.rabbitmq.records import properties_of
+from settled.engines.rabbitmq.sending import Route, Sent, no_sequences, refuse_scheduling, too_large, unroutable
 from settled.engines.rabbitmq.settings import Settings
-from settled.errors import ContractError, InvalidMessage, Refused, SettledError, TooLarge, Unavailable, Unsupported
+from settled.errors import Refused, SettledError, Unavailable
 from settled.record import Message, checked
 
 FRESH_S = 60.0  # how long a topic's facts are taken for true
+REST_S = 0.2  # after the broker could not store a message
 TOGETHER = 256  # messages published without a look at what came in
 OVERHEAD = 400  # bytes that a message on its way takes beside its own
-
-
-class Route(msgspec.Struct, frozen=True):
-    """Where messages of a topic go. `limit`: bytes of a message."""
-
-    exchange: str
-    routing_key: str
-    limit: int
-    until: float  # monotonic
-    scheduled: bool = False  # a queue, which would have to obey what `settled.scheduling` asks
-
-
-class Sent(msgspec.Struct, gc=False):
-    """A message on its way."""
-
-    _home: RabbitProducer
-    topic: str
-    id: str
-    route: Route
-    properties: BasicProperties
-    body: bytes
-    size: int
-    deadline: float
-    ended: bool = False
-    error: SettledError | None = None
-
-    def done(self) -> bool:
-        return self.ended
-
-    def result(self, timeout: float | None = None) -> Receipt:
-        """The offset is -1: a queue does not tell the place of a message."""
-        if not self.ended and not self._home.wait(self, timeout):
-            raise TimeoutError(f"message {self.id!r} is not yet accepted after {timeout} s")
-        if self.error is not None:
-            raise self.error
-        return Receipt(self.topic, 0, -1, self.id)
 
 
 class RabbitProducer:
@@ -100,6 +66,7 @@ class RabbitProducer:
         self._returned = 0  # the tag of the last message that came back
         self._careful = 0  # so many messages are published one by one
         self._blocked = False
+        self._refused = 0.0  # monotonic: when the broker last could not store a message
         self._fault = ""
         self._link = Link(settings, spec.identity or "producer", self)
         self._link.start()
@@ -107,7 +74,7 @@ class RabbitProducer:
 
     def send(self, message: Message, *, sequence: int | None = None) -> Sent:
         if sequence is not None:
-            raise _no_sequences()
+            raise no_sequences()
         checked(message)
         topic = message.topic
         route = self._routes.get(topic)
@@ -115,10 +82,10 @@ class RabbitProducer:
         if route is None or now > route.until:
             route = self._route(topic, route)
         if message.headers and route.scheduled:
-            _refuse_scheduling(message)
+            refuse_scheduling(message)
         size = message.size
         if size > route.limit:
-            raise _too_large(message, route.limit)
+            raise too_large(message, route.limit)
         deadline = now + self._settings.publish_s
         body = message.value or b""
         sent = Sent(self, topic, message.id, route, properties_of(message), body, size + OVERHEAD, deadline)
@@ -155,7 +122,7 @@ class RabbitProducer:
             raise type(error)(f"{count} messages are not confirmed: {error.message}", hint=error.hint) from error
 
     def resume_point(self) -> int | None:
-        raise _no_sequences()
+        raise no_sequences()
 
     def close(self) -> None:
         with self._lock:
@@ -228,14 +195,20 @@ class RabbitProducer:
                 self._outbox.remove(sent)
         late += [self._flying.pop(tag) for tag, sent in list(self._flying.items()) if sent.deadline < now]
         if late:
-            why = "it does not take messages now (a memory or disk alarm)" if self._blocked else self._fault
-            error = Unavailable(
-                f"the broker did not confirm it within {self._settings.publish_s:g} s{': ' if why else ''}{why}",
-                hint="it may be stored: sending it again under its id is safe",
-            )
-            self._end_all([(sent, error) for sent in late])
+            self._end_all([(sent, self._unconfirmed(now)) for sent in late])
         if self._outbox and self._channel is not None:
             self._pump()
+
+    def _unconfirmed(self, now: float) -> Unavailable:
+        why = self._fault
+        if self._blocked:
+            why = "it takes no messages now, for a memory or disk alarm"
+        elif now - self._refused < self._settings.publish_s:
+            why = "it could not store it: the queue is full, or has no leader"
+        return Unavailable(
+            f"the broker did not confirm it within {self._settings.publish_s:g} s{': ' if why else ''}{why}",
+            hint="it may be stored: sending it again under its id is safe",
+        )
 
     def _overdue(self, now: float) -> bool:
         return bool(self._outbox) and self._outbox[0].deadline < now
@@ -253,9 +226,19 @@ class RabbitProducer:
         self._channel, self._fault = channel, ""
         self._pump()
 
+    def _leave_channel(self) -> None:
+        """A channel goes on refusing after a queue has found another leader."""
+        channel, self._channel = self._channel, None
+        self._publish_again()
+        if channel is not None and channel.is_open:
+            channel.close()
+
     def _channel_closed(self, connection: SelectConnection, channel: Channel, error: Exception) -> None:
-        """By the broker, for a message that it cannot take, or with the connection."""
-        if self._channel is not channel or not connection.is_open:
+        """By the broker, for a message that it cannot take, or by `_leave_channel`, or with the connection."""
+        if not connection.is_open:
+            return
+        if self._channel is not channel:
+            self._open_channel(connection)
             return
         self._channel = None
         if len(self._flying) == 1:
@@ -283,7 +266,8 @@ class RabbitProducer:
         while True:
             with self._lock:
                 count = min(len(self._outbox), TOGETHER)
-                if channel is None or not count or (self._careful and self._flying) or channel is not self._channel:
+                waits = (self._careful and self._flying) or time.monotonic() - self._refused < REST_S
+                if channel is None or not count or waits or channel is not self._channel:
                     self._pumping = False
                     return
                 if self._careful:
@@ -313,7 +297,7 @@ class RabbitProducer:
                 and (sent.route.exchange, sent.route.routing_key) == (method.exchange, method.routing_key)
             ):
                 self._returned = tag
-                sent.error = _unroutable(sent.topic)
+                sent.error = unroutable(sent.topic)
                 return
 
     def _confirmed(self, frame: Any) -> None:
@@ -327,9 +311,15 @@ class RabbitProducer:
         elif tag in flying:
             ended = [tag]
         found = [flying.pop(each) for each in ended]
-        refused = _not_stored() if isinstance(method, Basic.Nack) else None
+        if isinstance(method, Basic.Nack):
+            self._refused = time.monotonic()
+            again = [sent for sent in found if sent.error is None]
+            with self._lock:
+                self._outbox.extendleft(reversed(again))
+            found = [sent for sent in found if sent.error is not None]
+            self._leave_channel()
         windows.reach("append-committed")
-        self._end_all([(sent, sent.error or refused) for sent in found])
+        self._end_all([(sent, sent.error) for sent in found])
         if self._careful:
             self._pump()
 
@@ -346,44 +336,3 @@ class RabbitProducer:
             self._open -= len(ended)
             if self._waiting:
                 self._moved.notify_all()
-
-
-def _refuse_scheduling(message: Message) -> None:
-    asked = scheduling.asked(message.headers)
-    if asked == scheduling.NOTHING:
-        return
-    name = next(name for name, _ in message.headers if name in scheduling.NAMES)
-    raise InvalidMessage(
-        f"message {message.id!r} asks for {name}: a queue on RabbitMQ obeys neither times, priorities nor tenants",
-        field=name,
-        hint="leave it out, or use the embedded queue",
-    )
-
-
-def _too_large(message: Message, limit: int) -> TooLarge:
-    return TooLarge(
-        f"message {message.id!r} has {message.size} bytes, above topic {message.topic!r}'s limit of {limit}",
-        field="value",
-        hint="store large content elsewhere and publish a reference, or raise the topic's max_message_bytes",
-    )
-
-
-def _unroutable(topic: str) -> ContractError:
-    return ContractError(
-        f"unroutable: no queue takes messages of topic {topic!r}, and this one is not stored",
-        field="topic",
-        value=topic,
-        hint="make the queue, or of pub/sub a first subscription (a worker does), and send it again",
-    )
-
-
-def _not_stored() -> Unavailable:
-    return Unavailable("the broker could not store it", hint="look at the broker's log; sending it again is safe")
-
-
-def _no_sequences() -> Unsupported:
-    return Unsupported(
-        "producers on RabbitMQ keep no sequences across restarts",
-        field="identity",
-        hint="publish again under the same event ids: the inbox refuses the second effect",
-    )

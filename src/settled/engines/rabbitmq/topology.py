@@ -150,7 +150,8 @@ class Topology:
         channel(lambda ch: ch.queue_declare(queue, durable=True, arguments=arguments))
 
     def arguments(self, queue: str, *, single: bool) -> dict[str, Any]:
-        """What a quorum queue of settled's is declared with."""
+        """What a quorum queue of settled's is declared with. Dead letters reach the dead queue before they leave this
+        one, which the broker only does where a full queue refuses messages."""
         single_active = {"x-single-active-consumer": True} if single else {}
         return {
             "x-queue-type": "quorum",
