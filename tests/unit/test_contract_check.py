@@ -79,6 +79,11 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
         {"poison": {"then": "park"}},
         ["park", "none"],
     ),
+    "park-on-slots": (
+        {"poison": {"then": "park"}, "transport": {"form": "queue", "partitions": 4}},
+        {"poison": {"then": "park"}, "transport": {"form": "queue", "partitions": 1}},
+        ["park", "queue", "4"],
+    ),
     "effect-identity-empty": (
         {"effect": {"name": "reservation"}},
         {"effect": {"name": "reservation", "identity": ["order_id"]}},

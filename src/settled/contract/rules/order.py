@@ -32,6 +32,22 @@ def _park(contract: Contract, _: Capabilities | None) -> Told:
 
 
 @rule(
+    "park-on-slots",
+    "error",
+    "poison.then",
+    "Parking holds later records of a key in its partition, and a queue of several slots may claim them into another.",
+)
+def _park_on_slots(contract: Contract, _: Capabilities | None) -> Told:
+    transport = contract.transport
+    if contract.poison.then != "park" or transport.form != "queue" or transport.partitions == 1:
+        return None
+    return (
+        f"poison.then is park, form is queue, partitions is {transport.partitions}",
+        "set poison.then: continue, give the queue one slot (partitions: 1), or choose the form log",
+    )
+
+
+@rule(
     "effect-identity-empty",
     "error",
     "effect.identity",
