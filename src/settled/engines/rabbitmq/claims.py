@@ -190,8 +190,9 @@ class Claims:
 
     # Messages.
 
-    def wanted(self) -> None:
-        """The owner asks for records. See that the broker hands out more, if all that it may was handed out."""
+    def wanted(self, *, hungry: bool = False) -> None:
+        """The owner asks for records; `hungry`: and got none. See that the broker hands out more, if all that it may was
+        handed out. Of large helpings the next is asked for when half of the last one is taken."""
         slot, channel = self._slot, self._channel
         if slot is None or channel is None or self._changing or not channel.is_open:
             return
@@ -202,7 +203,7 @@ class Claims:
             first = slot.unended[0].number if slot.unended else slot.next
             out = slot.next - max(first, self._first)
             claims, waiting = len(slot.unended), slot.waiting_bytes
-            left = len(slot.waiting) > (self._allowed // 2 if self._allowed > FIRST else 0)
+            left = len(slot.waiting) > self._allowed // 2 or (self._allowed <= FIRST and not hungry)
         if self._source.single and self._consumer is not None:
             return  # one consumer's claims come back in order, those of two would not
         if self._consumer is None:

@@ -105,7 +105,10 @@ class Link:
             nonlocal came_up
             faults.require_broker(connection.server_properties)
             came_up = True
-            self._user.up(connection)
+            if self._closing_since:
+                connection.close()
+            else:
+                self._user.up(connection)
 
         def lost(_: object, error: BaseException) -> None:
             self._lost = faults.translate(error, "the connection to RabbitMQ", self._settings)
@@ -125,6 +128,9 @@ class Link:
             self._lost = faults.translate(error, "the connection to RabbitMQ", self._settings)
         except SettledError as error:
             self._lost = error
+        except Exception as error:  # noqa: BLE001 - whoever waits must learn of it
+            log.exception("the connection's thread failed; it connects again")
+            self._lost = SettledError(f"the connection failed: {type(error).__name__}: {error}")
         finally:
             with self._lock:
                 self._loop, self._connection = None, None
@@ -158,12 +164,5 @@ class Link:
     def _close_connection(self) -> None:
         self._closing_since = time.monotonic()
         connection = self._connection
-        if connection is None:
-            return
-        if connection.is_open:
-            connection.close()
-        elif not (connection.is_closing or connection.is_closed):
-            self._lost = Unavailable("closed before it was open")
-            loop = self._loop
-            if loop is not None:
-                loop.stop()
+        if connection is not None and connection.is_open:
+            connection.close()  # one that is being opened is closed when it is

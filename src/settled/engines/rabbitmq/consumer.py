@@ -67,7 +67,7 @@ class RabbitConsumer:
                 if records > 0 and bytes > 0 and not hand.stale():
                     found = hand.take(records, bytes)
                     if hand.slots:
-                        self._link.call(self._wanted)
+                        self._link.call(self._taken if found else self._hungry)
                     if found:
                         return list(found)
                 if hand.woken:
@@ -184,6 +184,10 @@ class RabbitConsumer:
         for claims in self._claims.values():
             claims.tick(now)
 
-    def _wanted(self) -> None:
+    def _taken(self) -> None:
         for claims in self._claims.values():
             claims.wanted()
+
+    def _hungry(self) -> None:
+        for claims in self._claims.values():
+            claims.wanted(hungry=True)
