@@ -67,6 +67,20 @@ class Nodes:
         not come back."""
         self._ask(do="signal", node=node, signal=signal.SIGTERM)
 
+    def ctl(self, *words: str, node: int = 1) -> None:
+        """Run rabbitmqctl on a node."""
+        tool = json.loads((self._folder / "tool.json").read_text())
+        script = server()
+        assert script is not None
+        subprocess.run(
+            [str(script.with_name("rabbitmqctl")), "-n", tool["nodes"][str(node)], *words],
+            check=True,
+            timeout=READY_S,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, **tool["environment"], "RABBITMQ_CONF_ENV_FILE": str(self._folder / "none")},
+        )
+
     def start(self, node: int = 1) -> None:
         self._ask(do="start", node=node)
 

@@ -87,6 +87,8 @@ class Keeper:
         self._start(1)  # the others join it: its user starts them, one after the other
         ports = {str(number): port for number, (port, _) in self._ports.items()}
         (self._folder / "ports.json").write_text(json.dumps(ports))
+        tool = {"nodes": self._names, "environment": {"ERL_EPMD_PORT": str(self._mapper_port), "HOME": str(home)}}
+        (self._folder / "tool.json").write_text(json.dumps(tool))
         self._listener.bind(str(self._folder / "socket"))
         self._listener.listen(64)
         self._selector.register(self._listener, selectors.EVENT_READ)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from yard import Yard, insert
 
 from settled.drills.proxy import Proxy
-from settled.engine import ProducerSpec
+from settled.engine import Producer, ProducerSpec
 from settled.engines.rabbitmq import RabbitEngine
 from settled.errors import Unavailable
 from settled.record import Record
@@ -19,54 +20,91 @@ from settled.store import Selection, Tx
 from settled.testing import rabbitmq
 from settled.testing.engine_tools import DEADLINE_S, message, names
 from settled.testing.queue_tools import QueueMember, make_queue
+from settled.testing.rabbitmq import Nodes
 from waiting import until
 
 pytestmark = [pytest.mark.xdist_group("rabbitmq-nodes"), pytest.mark.timeout(300)]
 
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Nodes]:
+    with rabbitmq.own_nodes() as found:
+        yield found
+
+
 AGAIN_S = 10.0  # after its return, by when the broker's messages come again
 
 
-def test_a_consumer_is_not_deaf_after_a_restart(tmp_path: Path) -> None:
+def test_an_alarm_holds_senders_up(node: Nodes) -> None:
+    """The broker takes nothing more: what is on its way waits, and fails in the end; later it goes on."""
+    names.fresh()
+    engine = RabbitEngine(f"{node.url}?publish_timeout=2")
+    try:
+        make_queue(engine, 2)
+        producer = engine.producer(ProducerSpec(buffer_bytes=20_000))
+        producer.send(message(0)).result(DEADLINE_S)
+        node.ctl("set_vm_memory_high_watermark", "0.0000001")
+        pending = producer.send(message(1))
+        with pytest.raises(Unavailable, match="alarm"):
+            pending.result(DEADLINE_S)
+        node.ctl("set_vm_memory_high_watermark", "absolute", "2GB")
+        with pytest.raises(Unavailable, match="1 messages"):
+            producer.flush()
+        until(lambda: _sends(producer), DEADLINE_S)
+        producer.close()
+    finally:
+        engine.close()
+        names.plain()
+
+
+def _sends(producer: Producer) -> bool:
+    try:
+        producer.send(message(2)).result(DEADLINE_S)
+    except Unavailable:
+        return False
+    return True
+
+
+def test_a_consumer_is_not_deaf_after_a_restart(tmp_path: Path, node: Nodes) -> None:
     """B046: connections are cut under running handlers, then the broker is killed and started again."""
-    with rabbitmq.own_nodes() as node:
-        proxy = Proxy((rabbitmq.HOST, node.ports[1]), random.Random(1))
-        yard = Yard(tmp_path, node.url)
-        first, go = threading.Event(), threading.Event()
+    proxy = Proxy((rabbitmq.HOST, node.ports[1]), random.Random(1))
+    yard = Yard(tmp_path, node.url)
+    first, go = threading.Event(), threading.Event()
 
-        def slow(tx: Tx, record: Record) -> None:
-            if int(record.id[1:]) < 5:
-                first.set()
-                assert go.wait(60.0)
-            insert(tx, record)
+    def slow(tx: Tx, record: Record) -> None:
+        if int(record.id[1:]) < 5:
+            first.set()
+            assert go.wait(60.0)
+        insert(tx, record)
 
-        app = yard.app(slow, engine=f"rabbitmq://guest:guest@127.0.0.1:{proxy.port}/")
-        ids = [f"e{n}" for n in range(45)]
-        try:
-            yard.publish(ids[:5])
-            with yard.working(app):
-                assert first.wait(60.0)
-                proxy.shut()  # not the broker
-                proxy.reopen()
-                yard.publish(ids[5:25])
-                go.set()
-                yard.settles(ids[:25])
-                node.stop()
-                until(lambda: "not consuming" in _says(yard), 60.0)
-                node.wait_ready()
-                back = time.monotonic()
-                yard.publish(ids[25:])
-                until(lambda: len(yard.ids()) > 25, 60.0)
-                assert time.monotonic() - back < AGAIN_S
-                yard.settles(ids)
-                until(lambda: "not consuming" not in _says(yard), 60.0)
-            (info,) = app.engine.topics([yard.topic])
-            assert info.queue is not None
-            assert info.queue.ready == 0
-            assert app.store.quarantine.select(Selection()) == []
-        finally:
+    app = yard.app(slow, engine=f"rabbitmq://guest:guest@127.0.0.1:{proxy.port}/")
+    ids = [f"e{n}" for n in range(45)]
+    try:
+        yard.publish(ids[:5])
+        with yard.working(app):
+            assert first.wait(60.0)
+            proxy.shut()  # not the broker
+            proxy.reopen()
+            yard.publish(ids[5:25])
             go.set()
-            proxy.close()
-            yard.close()
+            yard.settles(ids[:25])
+            node.stop()
+            until(lambda: "not consuming" in _says(yard), 60.0)
+            node.wait_ready()
+            back = time.monotonic()
+            yard.publish(ids[25:])
+            until(lambda: len(yard.ids()) > 25, 60.0)
+            assert time.monotonic() - back < AGAIN_S
+            yard.settles(ids)
+            until(lambda: "not consuming" not in _says(yard), 60.0)
+        (info,) = app.engine.topics([yard.topic])
+        assert info.queue is not None
+        assert info.queue.ready == 0
+        assert app.store.quarantine.select(Selection()) == []
+    finally:
+        go.set()
+        proxy.close()
+        yard.close()
 
 
 def _says(yard: Yard) -> str:
