@@ -96,7 +96,7 @@ def log(opened: Callable[[], AbstractContextManager[Engine]], contract: Contract
             for one in engine.examine(spec, durability):
                 yield Check(name=one.name, state=one.state, told=one.told, remedy=one.remedy)
             if spec is not None:
-                yield from _topic(spec, infos)
+                yield from _topic(spec, engine.topics([spec.name]))
     except SettledError as error:
         yield _failed("log content", error)
 

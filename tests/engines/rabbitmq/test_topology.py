@@ -59,6 +59,21 @@ def test_another_delivery_limit_is_refused(engine: Engine) -> None:
         other.close()
 
 
+def test_looking_at_a_topic_makes_nothing(engine: Engine) -> None:
+    spec = TopicSpec(name=names.topic, form="queue", partitions=3)
+    engine.examine(spec)
+    assert engine.topics([names.topic]) == []
+    make_queue(engine, 3)
+    other = RabbitEngine(rabbitmq.url())  # it was told nothing
+    try:
+        other.examine(spec)
+        assert [info.spec for info in other.topics()] == [spec]
+        with pytest.raises(ContractError, match="x-single-active-consumer"):
+            other.examine(TopicSpec(name=names.topic, form="queue", partitions=1))
+    finally:
+        other.close()
+
+
 def test_a_queue_for_order_is_another_one(engine: Engine) -> None:
     make_queue(engine, 1)
     with pytest.raises(ContractError, match="x-single-active-consumer"):
@@ -84,7 +99,7 @@ def test_order_needs_one_slot(engine: Engine) -> None:
 def test_what_is_given_up_goes_to_the_dead_queue_and_is_shown() -> None:
     names.fresh()
     engine = RabbitEngine(f"{rabbitmq.url()}?delivery_limit=20")
-    spec = TopicSpec(name=names.topic, form="queue")
+    spec = TopicSpec(name=names.topic, form="queue", partitions=2)
     try:
         make_queue(engine, 2)
         assert [each.told for each in engine.examine(spec)][1:] == ["none"]

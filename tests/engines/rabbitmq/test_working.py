@@ -14,7 +14,7 @@ from yard import Yard, insert
 
 from settled.drills.proxy import Proxy
 from settled.outcome import Outcome
-from settled.record import Record
+from settled.record import Message, Record
 from settled.store import Selection, Tx
 from settled.testing import rabbitmq
 from settled.testing.postgres import database
@@ -143,6 +143,28 @@ def test_a_worker_that_was_stopped_makes_no_second_effect(tmp_path: Path) -> Non
             stalled.send_signal(signal.SIGTERM)
             assert stalled.wait(60.0) == 0
         assert sorted(yard.ids()) == ["e1", "e2", "e3", "e4"]
+
+
+def test_each_subscription_gets_all_of_it(yard: Yard) -> None:
+    """Pub/sub: two groups, one of which was away while it was published."""
+    transport = {"form": "pubsub", "partitions": 2}
+    seen: dict[str, list[str]] = {"g": [], "h": []}
+    apps = {}
+    for group, ids in seen.items():
+        apps[group] = yard.app(lambda tx, record, ids=ids: ids.append(record.id), transport=transport, group=group)
+        with yard.working(apps[group]):
+            until(lambda group=group: bool(apps[group].engine.groups(group)))  # type: ignore[misc]
+    producer = apps["g"].producer()
+    wanted = [f"e{n}" for n in range(50)]
+    for each in wanted:
+        producer.send(Message(topic=yard.topic, id=each))
+    producer.close()
+    with yard.working(apps["g"]):
+        until(lambda: len(seen["g"]) == 50)
+    assert seen["h"] == []
+    with yard.working(apps["h"]):
+        until(lambda: len(seen["h"]) == 50)
+    assert sorted(seen["g"]) == sorted(seen["h"]) == sorted(wanted)
 
 
 def test_a_lost_connection_is_no_failure(yard: Yard) -> None:

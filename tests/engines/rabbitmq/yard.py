@@ -16,7 +16,7 @@ from typing import Any
 
 from settled.app import App
 from settled.delivery.worker import Worker
-from settled.record import Record
+from settled.record import Message, Record
 from settled.sqlite import open_connection
 from settled.store import Tx
 from settled.testing import rabbitmq
@@ -50,9 +50,11 @@ class Yard:
         self.topic = rabbitmq.unique("yard")
         self._apps: list[App] = []
 
-    def app(self, handler: Callable[..., Any] | None = insert, *, engine: str = "", **sections: Any) -> App:
+    def app(
+        self, handler: Callable[..., Any] | None = insert, *, engine: str = "", group: str = "g", **sections: Any
+    ) -> App:
         merged = {name: {**SECTIONS.get(name, {}), **sections.get(name, {})} for name in {*SECTIONS, *sections}}
-        found = App(topic=self.topic, group="g", engine=engine or self.engine_url, store=self.store_url, **merged)
+        found = App(topic=self.topic, group=group, engine=engine or self.engine_url, store=self.store_url, **merged)
         if handler is not None:
             found.handler(handler)
         found.setup(table)
@@ -62,8 +64,6 @@ class Yard:
     def publish(self, ids: list[str], **fields: Any) -> None:
         app = self.app(None)
         producer = app.producer()
-        from settled.record import Message
-
         for each in ids:
             producer.send(Message(topic=self.topic, id=each, **{"value": b"v", "key": each.encode(), **fields}))
         producer.close()

@@ -128,7 +128,7 @@ class Link:
             self._lost = faults.translate(error, "the connection to RabbitMQ", self._settings)
         except SettledError as error:
             self._lost = error
-        except Exception as error:  # noqa: BLE001 - whoever waits must learn of it
+        except Exception as error:
             log.exception("the connection's thread failed; it connects again")
             self._lost = SettledError(f"the connection failed: {type(error).__name__}: {error}")
         finally:

@@ -145,15 +145,17 @@ class RabbitEngine:
         return {}
 
     def examine(self, spec: TopicSpec | None = None, durability: Durability = "memory") -> list[Examined]:
-        """Changes nothing."""
+        """Changes nothing. Raises as `ensure_topic` does for a topic that is there with other arguments."""
         clusters = self._open().connect()
         asked = len(self._settings.addresses)
         told = f"{len(clusters)} of {asked} addresses answer, cluster {', '.join(sorted(set(clusters)))}"
         found = [Examined(name="broker", state="ok" if len(clusters) == asked else "note", told=told)]
         if durability == "committed":
             found.append(self._examine_durability())
-        if spec is not None and spec.form == "queue":
-            found += self._examine_dead(spec.name)
+        if spec is not None and self._topology.is_there(spec):
+            with self._lock:
+                self._told.setdefault(spec.name, spec)
+            found += self._examine_dead(spec.name) if spec.form == "queue" else []
         return found
 
     def close(self) -> None:

@@ -89,6 +89,15 @@ class Topology:
                 raise _other_form(name, "queue", "pubsub")
             channel(lambda ch: ch.exchange_declare(name, "fanout", durable=True))
 
+    def is_there(self, spec: TopicSpec) -> bool:
+        """Whether the topic is there, and as the spec wants it; false: it is not there. Raises as `ensure` does, makes
+        nothing."""
+        pubsub, counted = self.counted(spec.name)
+        if not pubsub and counted is None:
+            return False
+        self.ensure(spec)
+        return True
+
     def source(self, topic: str, group: str, *, ordered: bool, told: int | None) -> Source:
         """Where a group takes the topic from; of pub/sub, its subscription is made. `told`: how many slots it has, as
         far as this process knows. Raises ContractError where the order that is asked for cannot be kept."""
