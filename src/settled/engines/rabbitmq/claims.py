@@ -191,8 +191,8 @@ class Claims:
     # Messages.
 
     def wanted(self, *, hungry: bool = False) -> None:
-        """The owner asks for records; `hungry`: and got none. See that the broker hands out more, once it handed out all
-        that it may. Of large helpings the next is asked for when half of the last one is taken."""
+        """The owner asks for records; `hungry`: and got none. See that the broker hands out more, once it handed out
+        all that it may. Of large helpings the next is asked for when half of the last one is taken."""
         slot, channel = self._slot, self._channel
         if slot is None or channel is None or self._changing or not channel.is_open:
             return
