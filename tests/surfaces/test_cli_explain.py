@@ -27,7 +27,7 @@ def test_what_the_engine_cannot_keep_is_told_with_the_remedy(tmp_path: Path) -> 
     folder.joinpath("contract.yaml").write_text("name: x\ntransport: {form: queue}\n")
     told = settled(folder, "contract", "explain", "contract.yaml", "--engine", "kafka://nowhere:1", code=2).err
     assert "form is queue" in told
-    assert "fenced" in told
+    assert "lock" in told
     assert "hint: " in told
     settled(folder, "contract", "explain", "contract.yaml", "--engine", "carrier-pigeon://x", code=2)
     settled(folder, "contract", "explain", "nothing.yaml", code=2)

@@ -366,7 +366,7 @@ def test_a_missing_topic_is_named(folder: Path) -> None:
 def test_a_queue_is_refused_with_the_reason_and_no_topic_is_made() -> None:
     engine = KafkaEngine(f"kafka://{bootstrap()}")
     name = unique("queue")
-    with pytest.raises(Unsupported, match="share groups") as told:
+    with pytest.raises(Unsupported, match="share consumer") as told:
         engine.ensure_topic(TopicSpec(name=name, form="queue"))
     assert told.value.field == "transport.form"
     assert engine.topics([name]) == []

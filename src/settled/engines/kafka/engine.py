@@ -60,7 +60,7 @@ class KafkaEngine:
     def ensure_topic(self, spec: TopicSpec) -> TopicInfo:
         if spec.form not in self.capabilities.forms:
             raise Unsupported(
-                f"Kafka has no {spec.form} here: settled does not work with share groups yet",
+                f"no {spec.form} on Kafka: the client's share consumer cannot extend its lock on a record that runs",
                 field="transport.form",
                 value=spec.form,
                 hint="declare form: log, whose group divides the work a partition at a time, or use another engine",
