@@ -261,6 +261,12 @@ class App:
                 field="delivery.mode",
                 hint="use at-least-once or effectively-once",
             )
+        if found.offset is None and self.contract.delivery.mode != "effectively-once":
+            raise Unsupported(
+                "the token names an event and no place, and at-least-once keeps no marks of events",
+                field="delivery.mode",
+                hint="use effectively-once; messages of a queue and of an outbox have no place to wait for",
+            )
         return wait_for(found, specs.consumer_spec(self.contract).consumer, self.store, timeout, begun=False)
 
     def read_your_writes(

@@ -17,8 +17,8 @@ from shop import Shop, ended, heard, insert, kill, working
 from settled import scheduling
 from settled.app import App
 from settled.clock import wall_us
-from settled.engine import QueueInfo
-from settled.errors import ContractError, InvalidMessage, Unsupported
+from settled.engine import Assigned, ConsumerGroup, Fetched, QueueInfo
+from settled.errors import ContractError, InvalidMessage, SettledError, Unsupported
 from settled.events import Settled
 from settled.outcome import Outcome
 from settled.record import Message, Record, from_us
@@ -426,3 +426,39 @@ def test_a_receipt_of_a_queue_gives_a_token_of_the_event(shop: Shop) -> None:
     seen = app.wait(receipt.token, 10)
     assert seen.effect
     assert seen.outcome is Outcome.APPLIED
+
+
+def test_a_token_of_an_event_is_refused_where_no_marks_are_kept(shop: Shop) -> None:
+    app = queue(shop, delivery={"mode": "at-least-once"})
+    receipt = app.publish(b"x", id="e1")
+    app.drain()
+    assert shop.ids() == ["e1"]
+    with pytest.raises(Unsupported, match="no marks"):
+        app.wait(receipt.token, 10)
+
+
+def test_a_drain_that_meets_claims_in_paused_slots_says_so(shop: Shop) -> None:
+    """And works on what it can: what a paused slot holds is counted by records, not by slots."""
+    app = queue(shop, slots=2)
+    with working(app):
+        until(lambda: len(app.store.positions("g")) == 2, 60)
+    for number in range(5):
+        app.publish(b"x", id=f"e{number}")
+    consumer = app.engine.consumer(ConsumerGroup(group="g", topics=("t",), lease_s=60.0))
+    claimed: list[Fetched] = []
+    while not claimed:
+        for news in consumer.poll(1.0, records=5, bytes=1_000_000):
+            if isinstance(news, Assigned):
+                consumer.start("t", news.partition, 0)
+            elif isinstance(news, Fetched):
+                claimed.append(news)
+    consumer.close()
+    slot = claimed[0].partition
+    assert len(claimed[0].records) == 5
+    app.store.pause("g", "t", [slot], reason="a look", who="test")
+    app.publish(b"x", id="more")
+    with pytest.raises(SettledError, match=f"t/{slot}"):
+        app.drain()
+    app.store.resume("g", "t", [slot])
+    app.drain()
+    assert sorted(shop.ids()) == [*(f"e{number}" for number in range(5)), "more"]
