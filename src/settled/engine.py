@@ -33,6 +33,7 @@ class Capabilities(msgspec.Struct, frozen=True):
     null_headers: bool = True  # header values may be none
     repeated_headers: bool = True  # header names may repeat
     producer_resume: bool = False  # a named producer can ask how far it came
+    renumbers: bool = False  # a record that comes again has another offset: a frontier does not keep it from coming
     witness: bool = False  # marks show whether a log went back or was replaced
     maintains: bool = False  # `maintain` applies retention; else the brokers do so themselves
     max_message_bytes: int = 1_000_000

@@ -70,6 +70,21 @@ def _no_spare(contract: Contract, _: Capabilities | None) -> Told:
     return f"min_isr and replicas are both {copies}", f"set min_isr: {copies - 1}, or one replica more"
 
 
+@rule(
+    "at-most-once-not-kept",
+    "error",
+    "delivery.mode",
+    "A record that was given up before its handler ran comes again under another number, and runs again.",
+)
+def _at_most_once(contract: Contract, engine: Capabilities | None) -> Told:
+    if engine is None or not engine.renumbers or contract.delivery.mode != "at-most-once":
+        return None
+    return (
+        "mode is at-most-once, and the engine hands out again what was not acknowledged when its reader died",
+        "declare effectively-once or at-least-once, or run on an engine with a log",
+    )
+
+
 @rule("form-not-kept", "error", "transport.form", "The engine does not offer the transport form that is declared.")
 def _form(contract: Contract, engine: Capabilities | None) -> Told:
     if engine is None or contract.transport.form in engine.forms:

@@ -47,6 +47,7 @@ class RabbitEngine:
     capabilities = Capabilities(
         durability=frozenset({"memory", "local"}),
         forms=frozenset({"queue", "pubsub"}),
+        renumbers=True,
         max_message_bytes=MAX_MESSAGE_BYTES,
     )
 
