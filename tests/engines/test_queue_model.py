@@ -24,7 +24,7 @@ from settled.engines.sqlite.runs import Reader, Run
 from settled.record import Message, from_us
 
 SLOTS = 2  # of the bench
-KEYS = (None, b"a", b"b", b"c", b"d")
+KEYS = (None, *(b"k%d" % number for number in range(12)))
 SEEDS = st.integers(0, 2**32)
 
 

@@ -43,7 +43,10 @@ _BOUND = (
     "SELECT b.key, b.slot FROM carray(?) AS wanted CROSS JOIN log_bound AS b ON b.topic = ? AND b.key = wanted.value"
     " JOIN log_slot AS s ON s.topic = b.topic AND s.slot = b.slot AND b.last >= s.first"
 )
-_BIND = "INSERT INTO log_bound VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET slot = excluded.slot, last = excluded.last"
+_BIND = (
+    "INSERT INTO log_bound SELECT ?1, value, ?2, ?3 FROM carray(?4) WHERE true"
+    " ON CONFLICT DO UPDATE SET slot = excluded.slot, last = excluded.last"
+)
 
 
 class Claim:
@@ -167,27 +170,30 @@ class Claim:
         self._reader.load(self._connection, runs)
         hashed = [self._hashes(run) for run in runs]
         bound = self._bound({key for each in hashed for key in each if key is not None})
-        last: dict[int, tuple[int, int]] = {}  # key -> slot, and how many records go there before and with its last
         sorted_: list[tuple[int, Run]] = []
-        ahead: dict[int, int] = {self._slot: 0}
+        ahead: dict[int, int] = {self._slot: 0}  # how many records go to a slot
+        going: dict[int, set[int | None]] = {}
         for run, each in zip(runs, hashed, strict=True):
             for slot, start, count in _pieces([bound.get(key, self._slot) for key in each]):
-                before = ahead.get(slot, 0)
-                count = min(count, most - before) if slot == self._slot else count
-                for place, key in enumerate(each[start : start + count], before):
-                    if key is not None:
-                        last[key] = slot, place
-                ahead[slot] = before + count
+                count = min(count, most - ahead[slot]) if slot == self._slot else count
+                going.setdefault(slot, set()).update(each[start : start + count])
+                ahead[slot] = ahead.get(slot, 0) + count
                 sorted_.append((slot, run.cut(start, count, 0)))
                 if ahead[self._slot] == most:
                     break
             if ahead[self._slot] == most:
                 break
-        begins = {slot: self._next_of(slot) for slot in ahead}
-        self._connection.executemany(
-            _BIND, [(self._topic.id, key, slot, begins[slot] + place) for key, (slot, place) in last.items()]
-        )
+        for slot, keys in going.items():
+            self._bind(slot, keys - {None}, self._next_of(slot) + ahead[slot] - 1)
         return sorted_
+
+    def _bind(self, slot: int, keys: set[int | None], last: int) -> None:
+        """Until all that goes there now is settled: a number for each key would cost more than the claim itself."""
+        sorted_ = array("q", sorted(keys))  # type: ignore[type-var]
+        if sorted_:
+            self._connection.execute(
+                _BIND, (self._topic.id, slot, last, apsw.carray(sorted_, flags=apsw.SQLITE_CARRAY_INT64))
+            )
 
     def _hashes(self, run: Run) -> list[int | None]:
         try:
