@@ -16,7 +16,7 @@ from settled.record import RECORD_OVERHEAD
 from settled.scheduling import HIGHEST, NOTHING, asked
 
 AFTER_BOOT = 1_000_000  # claim numbers left out after a reboot: a power cut may have taken back that they were given
-PROMOTED = 5000  # scheduled runs that become ready in one transaction: more than one claim takes, so that batches gather
+PROMOTED = 5000  # scheduled runs that become ready at once: more than a claim takes, so that those of a batch gather
 
 _READY = "INSERT INTO log_ready (topic, tenant, urgency, batch, place, count, size) "
 _NOW_DUE = (
