@@ -33,7 +33,7 @@ FOUND = {
     "frontier_before_effect": by("lost", "frontier-ahead", windows=("effect-made",)),
     "effect_and_marks_in_two_transactions": by("doubled", "unmarked", windows=("frontier-before-effect",)),
     "fence_is_not_checked_in_the_transaction": by(
-        "stale-epoch", "doubled", named=("stall",), kills=7, changes={"delivery": {"mode": "at-least-once"}}
+        "stale-epoch", "doubled", named=("stall",), kills=14, changes={"delivery": {"mode": "at-least-once"}}
     ),
     "quarantine_drops_the_record": by("entry-lost", windows=("decisions-written",), kills=1),
     "redrive_ends_in_a_transaction_of_its_own": by("doubled", windows=("redrive-written",), kills=1),

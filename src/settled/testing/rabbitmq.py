@@ -50,8 +50,12 @@ class Nodes:
         self._lock = threading.Lock()
         self._keeper = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._keeper.settimeout(ANSWER_S)
-        self._keeper.connect(str(folder / "socket"))
-        told = json.loads((folder / "ports.json").read_text())
+        try:
+            self._keeper.connect(str(folder / "socket"))
+            told = json.loads((folder / "ports.json").read_text())
+        except BaseException:
+            self._keeper.close()
+            raise
         self.ports: dict[int, int] = {int(number): port for number, port in told.items()}
 
     @property
@@ -139,7 +143,11 @@ def shared() -> Nodes:
         place = home / "shared"
         with contextlib.suppress(OSError, Unavailable):
             found = Nodes(Path(place.read_text()))
-            found.wait_ready()
+            try:
+                found.wait_ready()
+            except BaseException:
+                found.close()
+                raise
             return found
         folder = Path(tempfile.mkdtemp(prefix="node-", dir=home)) / "nodes"
         _keep(folder, PATIENCE_S, 1)
