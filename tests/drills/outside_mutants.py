@@ -52,6 +52,7 @@ def relay_goes_by_the_highest_number() -> None:
 
     def marked(self: PostgresOutbox, number: int = -1) -> int:
         with psycopg.connect(self._link.conninfo, autocommit=True) as connection:
+            connection.execute("SELECT pg_advisory_lock(1)")  # relays that start together make it one after the other
             connection.execute("CREATE TABLE IF NOT EXISTS mutant_mark (id int PRIMARY KEY, number bigint)")
             found = connection.execute(
                 "INSERT INTO mutant_mark VALUES (1, %s) ON CONFLICT (id) DO UPDATE"
