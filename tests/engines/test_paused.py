@@ -62,10 +62,11 @@ def member(app: App) -> Iterator[Worker]:
 def effects(app: App) -> dict[int, int]:
     """How many there are of each partition."""
     connection = open_connection(app.store_url.removeprefix("sqlite:///"))
-    found = dict(connection.execute("SELECT part, count(DISTINCT event_id) FROM effects GROUP BY part").fetchall())
-    assert sum(found.values()) == connection.execute("SELECT count(*) FROM effects").fetchone()[0]
+    sql = "SELECT part, count(DISTINCT event_id), count(*) FROM effects GROUP BY part"
+    found = connection.execute(sql).fetchall()
     connection.close()
-    return {int(part): int(count) for part, count in found.items()}
+    assert all(distinct == count for _, distinct, count in found)
+    return {int(part): int(count) for part, count, _ in found}
 
 
 def command(app: App, folder: Path, *arguments: str, code: int = 0) -> str:
