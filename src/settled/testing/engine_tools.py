@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from settled.engine import (
     Assigned,
@@ -205,7 +205,7 @@ class MemberProcess:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def __enter__(self) -> MemberProcess:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -226,10 +226,10 @@ class MemberProcess:
 
     def says(self, kind: str, count: int = 1) -> list[dict[str, Any]]:
         """Wait until it has said so much of this kind; returns that."""
-        eventually(lambda: len(self._of(kind)) >= count, f"{count} x {kind} from {self._process.args!r}")
-        return self._of(kind)
+        eventually(lambda: len(self.of(kind)) >= count, f"{count} x {kind} from {self._process.args!r}")
+        return self.of(kind)
 
-    def _of(self, kind: str) -> list[dict[str, Any]]:
+    def of(self, kind: str) -> list[dict[str, Any]]:
         return [one for one in list(self.said) if one["kind"] == kind]
 
     def _read(self) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -13,7 +10,7 @@ from typing import Any
 
 from settled.engine import Engine
 from settled.record import Record
-from settled.testing.engine_tools import DEADLINE_S, Member, eventually, make_topic, names
+from settled.testing.engine_tools import Member, MemberProcess, eventually, make_topic, names
 
 
 def make_queue(engine: Engine, slots: int = 4, **fields: Any) -> None:
@@ -107,9 +104,8 @@ while True:
 """
 
 
-class QueueProcess:
-    """A competing member in a process of its own, to be killed and stopped. It settles all it has when it is told to.
-    Use it in a `with`."""
+class QueueProcess(MemberProcess):
+    """A competing member in a process of its own, that settles all it has when it is told to."""
 
     def __init__(self, engine: Engine, *, lease_s: float) -> None:
         place = type(engine).__module__, type(engine).__name__, engine.url
@@ -123,25 +119,12 @@ class QueueProcess:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def __enter__(self) -> QueueProcess:
-        return self
-
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.signal(signal.SIGKILL)
-        self._process.wait(timeout=DEADLINE_S)
-        self._reader.join(timeout=DEADLINE_S)
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send it; a stop is waited for, since it takes its time to reach all threads."""
-        if self._process.poll() is None:
-            self._process.send_signal(number)
-            if number == signal.SIGSTOP:
-                os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
+        super().__exit__(kind, value, trace)
+        assert self._process.stdin is not None
+        self._process.stdin.close()
 
     def claims(self, count: int) -> list[str]:
         """Wait until it has claimed so many records; their ids."""
@@ -156,13 +139,5 @@ class QueueProcess:
         self._process.stdin.flush()
         eventually(lambda: len(self.of("settled")) > before, "it told its frontiers")
 
-    def of(self, kind: str) -> list[dict[str, Any]]:
-        return [one for one in list(self.said) if one["kind"] == kind]
-
     def _claimed(self) -> list[str]:
         return [each for one in self.of("Fetched") for each in one["ids"]]
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self.said.append(json.loads(line))
