@@ -42,7 +42,8 @@ class RabbitConsumer:
         self.member = group.member or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
         self.group = group.group
         self._on_close = closed
-        self._hand = HandOff(group.lease_s)
+        heartbeat_s = max(1, int(group.lease_s / 2))
+        self._hand = HandOff(max(group.lease_s, 2 * heartbeat_s))  # the broker waits for two heartbeats at least
 
         def refused(error: BaseException, what: str) -> SettledError:
             return faults.translate(error, what, settings)
@@ -52,7 +53,6 @@ class RabbitConsumer:
             for source in sources
         }
         self._ended = False
-        heartbeat_s = max(1, int(group.lease_s / 2))
         self._link = Link(settings, self.member, self, heartbeat_s=heartbeat_s)
         self._link.start()
 
