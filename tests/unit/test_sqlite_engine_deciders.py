@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from settled.engines.sqlite.assignment import shares
+from settled.engines.shares import shares
 from settled.engines.sqlite.batching import Bounds
 from settled.engines.sqlite.encoding import Stored
 from settled.engines.sqlite.reading import choose

@@ -21,8 +21,8 @@ import msgspec
 
 from settled import clock
 from settled.engine import Assigned, ConsumerGroup, Lost, Partition, Revoking
+from settled.engines.shares import shares
 from settled.engines.sqlite import pool, topics
-from settled.engines.sqlite.assignment import shares
 from settled.engines.sqlite.database import Connection, Database
 from settled.engines.sqlite.topics import Topic
 from settled.errors import ContractError, Fenced
