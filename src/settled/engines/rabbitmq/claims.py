@@ -39,7 +39,7 @@ class Claims:
         self,
         source: Source,
         group: str,
-        hand: HandOff,
+        hand: HandOff[Slot],
         prefetch: int,
         identity: str,
         refused: Callable[[BaseException, str], Exception],

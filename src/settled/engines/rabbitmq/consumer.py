@@ -43,7 +43,7 @@ class RabbitConsumer:
         self.group = group.group
         self._on_close = closed
         heartbeat_s = max(1, int(group.lease_s / 2))
-        self._hand = HandOff(max(group.lease_s, 2 * heartbeat_s))  # the broker waits for two heartbeats at least
+        self._hand: HandOff[Slot] = HandOff(max(group.lease_s, 2 * heartbeat_s))  # the broker waits for two heartbeats at least
 
         def refused(error: BaseException, what: str) -> SettledError:
             return faults.translate(error, what, settings)

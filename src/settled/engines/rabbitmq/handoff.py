@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from typing import Any, Generic, Protocol, TypeVar
 
-from settled.engine import Assigned, Fetched, Lost, Partition
+from settled.engine import Assigned, Fetched, Lost, Partition, Revoking, Stopped
 from settled.errors import SettledError
 from settled.record import Record
 
-News = Assigned | Lost
+News = Assigned | Revoking | Lost | Stopped
 BUDGET = 8 * 1024 * 1024  # expanded bytes of claims that wait in one slot, about
 EPOCH_BITS = 32  # claims of an epoch are numbered from its own beginning: no number is ever given twice
 
@@ -96,14 +97,31 @@ class Slot:
         return tag
 
 
-class HandOff:
+class Held(Protocol):
+    """A slot or a lane, as the hand-off knows it. `waiting`: what the owner has not fetched, with sizes."""
+
+    topic: str
+    number: int
+    paused: bool
+    waiting: deque[Any]
+
+    @property
+    def place(self) -> Partition: ...
+
+    def take(self, records: int, size: int) -> Fetched | None: ...
+
+
+H = TypeVar("H", bound=Held)
+
+
+class HandOff(Generic[H]):
     """`fault`: why nothing comes at the moment. `asked`: the most records and bytes that a poll asked for."""
 
     def __init__(self, lease_s: float) -> None:
         self.lock = threading.Lock()
         self.stir = threading.Condition(self.lock)
         self.news: deque[News] = deque()
-        self.slots: dict[Partition, Slot] = {}
+        self.slots: dict[Partition, H] = {}
         self.told: set[Partition] = set()  # whose Assigned the owner has seen
         self.asked_records = self.asked_bytes = 0
         self.woken = self.idle = False
@@ -124,14 +142,14 @@ class HandOff:
         """The connection's thread stood still for so long that slots may be others' by now."""
         return time.monotonic() - self._beat > self._lease_s
 
-    def gained(self, slot: Slot, assigned: Assigned) -> None:
+    def gained(self, slot: H, assigned: Assigned) -> None:
         with self.lock:
             self.slots[slot.place] = slot
             self.told.discard(slot.place)
             self.news.append(assigned)
             self.stir.notify_all()
 
-    def lost(self, slot: Slot) -> None:
+    def lost(self, slot: H) -> None:
         """It is not this member's any more. An announcement that nobody has seen is taken back."""
         with self.lock:
             if self.slots.get(slot.place) is not slot:
