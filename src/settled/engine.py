@@ -6,7 +6,7 @@ Unavailable (which any may raise: nothing happened, trying again is safe), and w
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, Protocol, runtime_checkable
 
@@ -30,6 +30,7 @@ class Capabilities(msgspec.Struct, frozen=True):
     scheduling: bool = False  # a queue obeys not-before, priority and tenant, see `settled.scheduling`
     compaction: bool = False  # a log can keep the newest record of each key
     tails: bool = False  # `tail` reads without a group
+    counts_passed: bool = True  # and counts all that passes it
     null_headers: bool = True  # header values may be none
     repeated_headers: bool = True  # header names may repeat
     producer_resume: bool = False  # a named producer can ask how far it came
@@ -340,7 +341,14 @@ class Tail(Protocol):
 
     @property
     def missed(self) -> int:
-        """How many records passed that it was not given: exact where offsets have no holes, else at most so many."""
+        """How many records passed that it was not given: exact where offsets have no holes, else at most so many. Once
+        there were `interruptions`, others may have passed that it does not count."""
+        ...
+
+    @property
+    def interruptions(self) -> int:
+        """How often it was away, or behind, so that records passed which `missed` may not count, or not yet. Always 0
+        where `Capabilities.counts_passed`."""
         ...
 
     @property
@@ -348,9 +356,14 @@ class Tail(Protocol):
         """Where it stands, behind all that `poll` returned; opaque, for `Engine.tail(after=...)`."""
         ...
 
+    def moved(self, position: str, records: Sequence[Record]) -> str:
+        """A position of this tail's, moved behind `records`: the first of those that the last `poll` returned."""
+        ...
+
     def poll(self, timeout: float, *, records: int, bytes: int) -> list[Record]:
         """Wait up to `timeout` seconds for records and return them, of each partition in order; none, at once, when
-        `wakeup` was called or records were passed over (see `missed`). `records` and `bytes` bound it as in a consumer.
+        `wakeup` was called, records were passed over (see `missed`) or it was interrupted. `records` and `bytes` bound
+        it as in a consumer.
 
         Raises Damaged for what cannot be read and HistoryLost for a log that is not what it was; either is met again
         until another tail is opened.

@@ -7,6 +7,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -19,8 +20,7 @@ _Fields = tuple[int, str, str, list[int]]
 
 def write(topic: str, identity: str, offsets: Sequence[int]) -> str:
     """The position of a reader that stands before these offsets, partition by partition."""
-    held = msgspec.json.encode((_FORM, topic, identity, list(offsets)))
-    return base64.urlsafe_b64encode(held).decode().rstrip("=")
+    return packed((_FORM, topic, identity, list(offsets)))
 
 
 def read(text: str, topic: str, identity: str) -> list[int]:
@@ -28,7 +28,7 @@ def read(text: str, topic: str, identity: str) -> list[int]:
     name that was made anew since."""
     name, incarnation, offsets = _fields(text)
     if name != topic:
-        raise _no_position(f"the position is of topic {name!r}, not {topic!r}", text)
+        raise no_position(f"the position is of topic {name!r}, not {topic!r}", text)
     if incarnation != identity:
         raise HistoryLost(
             f"topic {topic!r} was made anew since the position was taken: what passed in between cannot be counted",
@@ -65,16 +65,27 @@ def gone_back(topic: str, partition: int, offset: int, end: int) -> HistoryLost:
     )
 
 
-def _fields(text: str) -> tuple[str, str, list[int]]:
+def packed(fields: Sequence[object]) -> str:
+    """Fields as one line of text."""
+    return base64.urlsafe_b64encode(msgspec.json.encode(fields)).decode().rstrip("=")
+
+
+def unpacked(text: str, kind: Any) -> Any:
+    """The fields. Raises ContractError for a text that holds no such ones."""
     try:
         held = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-        form, topic, identity, offsets = msgspec.json.decode(held, type=_Fields)
+        return msgspec.json.decode(held, type=kind)
     except (binascii.Error, ValueError, msgspec.DecodeError):
-        raise _no_position("this is no position of a tail", text) from None
-    if form != _FORM or any(offset < 0 for offset in offsets):
-        raise _no_position("this is no position that this release can read", text)
-    return topic, identity, offsets
+        raise no_position("this is no position of a tail", text) from None
 
 
-def _no_position(message: str, text: str) -> ContractError:
+def no_position(message: str, text: str) -> ContractError:
     return ContractError(message, field="after", value=text, hint="give what `position` of a tail of this topic said")
+
+
+def _fields(text: str) -> tuple[str, str, list[int]]:
+    fields: _Fields = unpacked(text, _Fields)
+    form, topic, identity, offsets = fields
+    if form != _FORM or any(offset < 0 for offset in offsets):
+        raise no_position("this is no position that this release can read", text)
+    return topic, identity, offsets

@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
-from settled import tail_form
 from settled.engine import Tail
 from settled.errors import Unavailable
 from settled.record import Record
@@ -40,9 +39,14 @@ class Tailing:
         return self._tail.missed
 
     @property
+    def interruptions(self) -> int:
+        """How often records may have passed that `missed` does not count, see `Tail.interruptions`."""
+        return self._tail.interruptions
+
+    @property
     def position(self) -> str:
         """Behind the record that was given last. Open the next tail `after` it: what passed in between is counted."""
-        return tail_form.moved(self._before, self._given) if self._waiting else self._tail.position
+        return self._tail.moved(self._before, self._given) if self._waiting else self._tail.position
 
     def poll(self, timeout: float) -> Record | None:
         """The next record, none when none came within `timeout` seconds, or records were passed over. Raises what

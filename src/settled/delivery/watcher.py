@@ -350,14 +350,14 @@ class Watcher:
             with self._changed:
                 self._tail = tail
         tail = self._tail
-        passed = tail.missed
+        passed, interruptions = tail.missed, tail.interruptions
         found = tail.poll(IDLE_POLL_S, records=TOGETHER, bytes=self._hints.most_bytes)
         with self._changed:
             dropped = self._hints.dropped
             self._hints.add(found)
             dropped = self._hints.dropped - dropped
             self._changed.notify_all()
-        self._note_loss(tail.missed - passed, dropped)
+        self._note_loss(tail.missed - passed, dropped, known=tail.interruptions > interruptions)
 
     def _note_loss(self, passed: int, dropped: int, *, known: bool = False) -> None:
         if passed or dropped or known:

@@ -177,11 +177,12 @@ def test_what_cannot_be_told_is_refused(engine: Engine) -> None:
         lambda: engine.read(names.topic, 0, 0),
         lambda: engine.offset_at(names.topic, 0, 0),
         lambda: engine.grow_topic(names.topic, 9),
-        lambda: engine.tail(names.topic),
         lambda: engine.producer(ProducerSpec()).resume_point(),
     ):
         with pytest.raises(Unsupported):
             call()
+    with pytest.raises(ContractError, match="a queue"):
+        engine.tail(names.topic)
     assert engine.maintain() == engine.maintain(force=True) == {}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer as Client
@@ -61,6 +61,13 @@ class KafkaTail:
     @property
     def position(self) -> str:
         return tail_form.write(self._topic, self._identity, self._standing)
+
+    @property
+    def interruptions(self) -> int:
+        return 0  # offsets count all that passes
+
+    def moved(self, position: str, records: Sequence[Record]) -> str:
+        return tail_form.moved(position, records)
 
     def poll(self, timeout: float, *, records: int, bytes: int) -> list[Record]:
         with self._lock:

@@ -23,7 +23,6 @@ from settled.engine import (
     PartitionInfo,
     ProducerSpec,
     QueueInfo,
-    Tail,
     TopicInfo,
     TopicSpec,
 )
@@ -31,13 +30,15 @@ from settled.engines.rabbitmq import faults, settings
 from settled.engines.rabbitmq.consumer import RabbitConsumer
 from settled.engines.rabbitmq.producer import FRESH_S, RabbitProducer
 from settled.engines.rabbitmq.sending import Route
-from settled.engines.rabbitmq.topology import MAX_MESSAGE_BYTES, Counted, Source, Topology
+from settled.engines.rabbitmq.tail import RabbitTail
+from settled.engines.rabbitmq.topology import MAX_MESSAGE_BYTES, Source, There, Topology, exchange_of
 from settled.errors import ContractError, Refused, SettledError, Unsupported
 from settled.record import Record, checked_name, checked_text
 
 log = logging.getLogger("settled.engines.rabbitmq")
 
 QUORUM = 3  # nodes
+Member = RabbitConsumer | RabbitProducer | RabbitTail
 
 
 class RabbitEngine:
@@ -46,7 +47,9 @@ class RabbitEngine:
     name = "rabbitmq"
     capabilities = Capabilities(
         durability=frozenset({"memory", "local"}),
-        forms=frozenset({"queue", "pubsub"}),
+        forms=frozenset({"queue", "pubsub", "notification"}),
+        tails=True,
+        counts_passed=False,
         renumbers=True,
         max_message_bytes=MAX_MESSAGE_BYTES,
     )
@@ -63,6 +66,7 @@ class RabbitEngine:
         self._lock = threading.Lock()
         self._producers: set[RabbitProducer] = set()
         self._consumers: set[RabbitConsumer] = set()
+        self._tails: set[RabbitTail] = set()
         self._told: dict[str, TopicSpec] = {}  # what this process was told of topics: the broker keeps no such facts
         self._closed = False
         self._topology.connect()
@@ -89,8 +93,8 @@ class RabbitEngine:
         """Those of the named ones that are there. AMQP lists no queues: without names, those that this process was told
         of."""
         wanted = sorted(self._told if names is None else names)
-        found = ((name, *self._open().counted(name)) for name in wanted)
-        return [self._info(name, pubsub, counted) for name, pubsub, counted in found if pubsub or counted is not None]
+        found = ((name, self._open().there(name)) for name in wanted)
+        return [self._info(name, there) for name, there in found if there is not None]
 
     def groups(self, group: str | None = None) -> list[GroupInfo]:
         """The group named, or those that joined here: who holds the slots of the topics that this process was told of.
@@ -137,8 +141,33 @@ class RabbitEngine:
             self._consumers.add(consumer)
         return consumer
 
-    def tail(self, topic: str, *, after: str | None = None, behind: int = 100_000) -> Tail:
-        raise Unsupported("this engine has no tails", field="engine", hint="read with a group, or use another engine")
+    def tail(self, topic: str, *, after: str | None = None, behind: int = 100_000) -> RabbitTail:
+        """What passed since `after` is counted as the producers of then are heard again. The broker holds at most
+        `behind` records for it."""
+        checked_name("topic", topic)
+        there = self._open().there(topic)
+        if there is None:
+            raise faults.absent(topic)
+        exchange = exchange_of(topic, there.form)
+        if not exchange:
+            raise ContractError(
+                f"topic {topic!r} is a {there.form}: nobody reads along",
+                field="topic",
+                value=topic,
+                hint="join its group",
+            )
+        tail = RabbitTail(
+            topic,
+            exchange,
+            self._identity(topic),
+            self._settings,
+            after=after,
+            behind=behind,
+            closed=self._forget,
+        )
+        with self._lock:
+            self._tails.add(tail)
+        return tail
 
     def maintain(self, *, force: bool = False) -> dict[str, int]:
         """Nothing: a record leaves its queue when it is settled."""
@@ -160,12 +189,12 @@ class RabbitEngine:
         return found
 
     def close(self) -> None:
-        """Closes producers (what is buffered is sent) and consumers too; what they raise is logged."""
+        """Closes producers (what is buffered is sent), consumers and tails too; what they raise is logged."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-            members: list[RabbitProducer | RabbitConsumer] = [*self._producers, *self._consumers]
+            members: list[Member] = [*self._producers, *self._consumers, *self._tails]
         for member in members:
             try:
                 member.close()
@@ -189,16 +218,21 @@ class RabbitEngine:
         return topology.source(topic, group, ordered=ordered, told=None if told is None else told.partitions)
 
     def _route(self, topic: str) -> Route:
-        pubsub, counted = self._open().counted(topic)
-        if not pubsub and counted is None:
+        there = self._open().there(topic)
+        if there is None:
             raise faults.absent(topic)
         told = self._told.get(topic)
         limit = (told.max_message_bytes if told is not None else None) or MAX_MESSAGE_BYTES
         until = time.monotonic() + FRESH_S
-        return Route(topic, "", limit, until) if pubsub else Route("", topic, limit, until, scheduled=True)
+        exchange = exchange_of(topic, there.form)
+        if not exchange:
+            return Route("", topic, limit, until, scheduled=True)
+        return Route(exchange, "", limit, until, mandatory=there.form != "notification", numbered=True)
 
-    def _info(self, name: str, pubsub: bool, counted: Counted | None) -> TopicInfo:
-        told = self._told.get(name) or TopicSpec(name=name, form="pubsub" if pubsub else "queue")
+    def _info(self, name: str, there: There) -> TopicInfo:
+        told = self._told.get(name)
+        if told is None or told.form != there.form:
+            told = TopicSpec(name=name, form=there.form)
         with self._lock:
             held = {slot.number: slot for each in self._consumers for slot in each.claimed(name)}
         slots = []
@@ -217,15 +251,20 @@ class RabbitEngine:
                     exact=False,
                 )
             )
-        ready = 0 if counted is None else counted.ready
+        ready = 0 if there.counted is None else there.counted.ready
         claimed = sum(slot.records for slot in slots)
-        notes = ("claims of other processes are not counted: AMQP does not tell them",)
+        hints = there.form == "notification"
+        notes = (
+            "nothing is kept: a hint goes to the readers that listen when it comes"
+            if hints
+            else "claims of other processes are not counted: AMQP does not tell them",
+        )
         return TopicInfo(
             spec=told,
             identity=self._identity(name),
             partitions=slots,
             notes=notes,
-            queue=QueueInfo(ready=ready, scheduled=None, claimed=claimed),
+            queue=None if hints else QueueInfo(ready=ready, scheduled=None, claimed=claimed),
         )
 
     def _group(self, name: str, told: list[TopicSpec]) -> GroupInfo:
@@ -279,8 +318,9 @@ class RabbitEngine:
                 "synced to the disks of the nodes that there are",
             )
 
-    def _forget(self, member: RabbitConsumer | RabbitProducer) -> None:
+    def _forget(self, member: Member) -> None:
         with self._lock:
+            self._tails.discard(member)
             self._producers.discard(member)
             self._consumers.discard(member)
 

@@ -26,6 +26,7 @@ from settled.engines.rabbitmq import faults
 from settled.engines.rabbitmq.connection import Link
 from settled.engines.rabbitmq.records import properties_of
 from settled.engines.rabbitmq.sending import Route, Sent, no_sequences, refuse_scheduling, too_large, unroutable
+from settled.engines.rabbitmq.sessions import Numbers
 from settled.engines.rabbitmq.settings import Settings
 from settled.errors import Refused, SettledError, Unavailable
 from settled.record import Message, checked
@@ -53,6 +54,7 @@ class RabbitProducer:
         self._lock = threading.Lock()  # guards what follows
         self._moved = threading.Condition(self._lock)
         self._outbox: deque[Sent] = deque()
+        self._numbers = Numbers()
         self._buffered = 0
         self._open = 0  # messages that have not ended
         self._waiting = 0  # threads that wait for messages to end
@@ -88,12 +90,15 @@ class RabbitProducer:
             raise too_large(message, route.limit)
         deadline = now + self._settings.publish_s
         body = message.value or b""
-        sent = Sent(self, topic, message.id, route, properties_of(message), body, size + OVERHEAD, deadline)
+        properties = properties_of(message)
+        sent = Sent(self, topic, message.id, route, properties, body, size + OVERHEAD, deadline)
         with self._lock:
             if self._ended:
                 raise Refused("this producer is closed", hint="open another one")
             if self._buffered + sent.size > self.spec.buffer_bytes and self._open:
                 self._wait_for_room(sent.size)
+            if route.numbered and properties.headers is not None:
+                self._numbers.stamp(topic, properties.headers, now)
             self._outbox.append(sent)
             self._buffered += sent.size
             self._open += 1
@@ -285,7 +290,7 @@ class RabbitProducer:
             tag += 1
             flying[tag] = sent
             route = sent.route
-            publish(route.exchange, route.routing_key, sent.body, sent.properties, True)
+            publish(route.exchange, route.routing_key, sent.body, sent.properties, route.mandatory)
         self._tag = tag
 
     def _take_back(self, channel: Channel, method: Basic.Return, properties: BasicProperties, _: bytes) -> None:

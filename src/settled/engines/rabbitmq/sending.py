@@ -20,12 +20,15 @@ class Waiting(Protocol):
 
 
 class Route(msgspec.Struct, frozen=True):
-    """Where messages of a topic go. `limit`: bytes of a message."""
+    """Where messages of a topic go. `limit`: bytes of a message; `mandatory`: one that no queue takes has failed;
+    `numbered`: for readers without a group, see `sessions`."""
 
     exchange: str
     routing_key: str
     limit: int
     until: float  # monotonic
+    mandatory: bool = True
+    numbered: bool = False
     scheduled: bool = False  # a queue, which would have to obey what `settled.scheduling` asks
 
 

@@ -2,6 +2,8 @@
 
 queue     the topic is a durable quorum queue of its name
 pub/sub   the topic is a durable fanout exchange of its name; each group has a quorum queue `topic:group` bound to it
+hints     a notification is a durable fanout exchange `topic:hints`; nothing durable is bound to it
+tails     a reader without a group has an exclusive queue `topic::tail:...` bound to the exchange, see `tail`
 slots     the lock of a slot is an exclusive queue `topic:group:slot:n`: a second declaration is refused while the
           connection that made it lives
 dead      beside each quorum queue stands `queue:dead`, where the broker puts what it gives up to deliver
@@ -22,7 +24,7 @@ import msgspec
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
 
-from settled.engine import TopicSpec
+from settled.engine import Form, TopicSpec
 from settled.engines.rabbitmq import faults
 from settled.engines.rabbitmq.settings import Settings
 from settled.errors import ContractError, SettledError, Unavailable, Unsupported
@@ -31,7 +33,7 @@ from settled.record import checked_name
 SLOTS = 1_000  # of a topic whose number was not told to this process
 NAME_BYTES = 255
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
-FORMS = ("queue", "pubsub")
+FORMS = ("queue", "pubsub", "notification")
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -50,6 +52,18 @@ class Source(msgspec.Struct, frozen=True):
 class Counted(msgspec.Struct, frozen=True):
     ready: int
     consumers: int
+
+
+class There(msgspec.Struct, frozen=True):
+    """What a topic is. `counted`: what its queue holds, of a queue."""
+
+    form: Form
+    counted: Counted | None = None
+
+
+def exchange_of(topic: str, form: Form) -> str:
+    """Empty for a queue: its messages go to the default exchange."""
+    return {"pubsub": topic, "notification": f"{topic}:hints"}.get(form, "")
 
 
 class Topology:
@@ -79,21 +93,18 @@ class Topology:
         name = spec.name
         what = f"making topic {name!r}"
         with self._channels(what, name) as channel:
-            exchange = self._is_exchange(channel, name)
+            there = self._there(channel, name)
+            if there is not None and there.form != spec.form:
+                raise _other_form(name, there.form, spec.form)
             if spec.form == "queue":
-                if exchange:
-                    raise _other_form(name, "pubsub", "queue")
                 self._declare(channel, name, single=spec.partitions == 1)
-                return
-            if not exchange and self._count(channel, name) is not None:
-                raise _other_form(name, "queue", "pubsub")
-            channel(lambda ch: ch.exchange_declare(name, "fanout", durable=True))
+            else:
+                channel(lambda ch: ch.exchange_declare(exchange_of(name, spec.form), "fanout", durable=True))
 
     def is_there(self, spec: TopicSpec) -> bool:
         """Whether the topic is there, and as the spec wants it; false: it is not there. Raises as `ensure` does, makes
         nothing."""
-        pubsub, counted = self.counted(spec.name)
-        if not pubsub and counted is None:
+        if self.there(spec.name) is None:
             return False
         self.ensure(spec)
         return True
@@ -118,6 +129,8 @@ class Topology:
                 channel(lambda ch: ch.queue_bind(queue, topic))
                 return Source(topic, queue, 1 if single else told or SLOTS, single, pubsub=True)
             if self._count(channel, topic) is None:
+                if self._is_exchange(channel, exchange_of(topic, "notification")):
+                    raise _no_groups(topic)
                 raise faults.absent(topic)
             single = told == 1 if told is not None else self._is_single(channel, topic)
             self._declare(channel, topic, single=single)
@@ -125,12 +138,17 @@ class Topology:
             raise _unordered(topic, told)
         return Source(topic, topic, 1 if single else told or SLOTS, single)
 
-    def counted(self, topic: str) -> tuple[bool, Counted | None]:
-        """Whether the topic is pub/sub, and what its queue holds; none: there is no such topic, or it is pub/sub."""
+    def there(self, topic: str) -> There | None:
+        """What the topic is; none: there is no such topic."""
         with self._channels(f"looking at topic {topic!r}", topic) as channel:
-            if self._is_exchange(channel, topic):
+            return self._there(channel, topic)
+
+    def counted(self, queue: str) -> tuple[bool, Counted | None]:
+        """Whether there is a pub/sub topic of this name, else what the queue holds; none: there is neither."""
+        with self._channels(f"looking at {queue!r}", queue) as channel:
+            if self._is_exchange(channel, queue):
                 return True, None
-            return False, self._count(channel, topic)
+            return False, self._count(channel, queue)
 
     def dead(self, queue: str) -> int:
         """How many messages the broker gave up to deliver."""
@@ -151,6 +169,14 @@ class Topology:
         return found
 
     # Steps.
+
+    def _there(self, channel: _Channels, topic: str) -> There | None:
+        if self._is_exchange(channel, topic):
+            return There("pubsub")
+        counted = self._count(channel, topic)
+        if counted is not None:
+            return There("queue", counted)
+        return There("notification") if self._is_exchange(channel, exchange_of(topic, "notification")) else None
 
     def _declare(self, channel: _Channels, queue: str, *, single: bool) -> None:
         dead = f"{queue}:dead"
@@ -258,17 +284,17 @@ def _check(spec: TopicSpec) -> None:
     checked_name("topic", spec.name)
     if spec.form not in FORMS:
         raise Unsupported(
-            f"RabbitMQ keeps no {spec.form} here: there are {' and '.join(FORMS)}",
+            f"RabbitMQ keeps no {spec.form} here: there are {', '.join(FORMS)}",
             field="form",
             value=spec.form,
-            hint="choose transport.form: queue or pubsub, or an engine that has logs",
+            hint=f"choose transport.form: {' or '.join(FORMS)}, or an engine that has logs",
         )
     if spec.name.startswith("amq."):
         raise ContractError("names that begin with amq. are the broker's", field="topic", value=spec.name)
     if spec.compact or spec.retention_bytes is not None:
         field = "compact" if spec.compact else "retention_bytes"
         raise Unsupported(
-            f"a {spec.form} on RabbitMQ keeps each record until it is settled: {field} says nothing there",
+            f"a {spec.form} on RabbitMQ has no history: {field} says nothing there",
             field=field,
             hint="leave it out",
         )
@@ -291,6 +317,15 @@ def _other_form(name: str, there: str, wanted: str) -> ContractError:
         field="form",
         value=wanted,
         hint="choose another name, or state the form that it has",
+    )
+
+
+def _no_groups(topic: str) -> ContractError:
+    return ContractError(
+        f"topic {topic!r} is a notification: no group reads it, each process hears all of it",
+        field="topic",
+        value=topic,
+        hint="state transport.form: notification; its watcher reads it, or App.tail",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from settled import tail_form
 from settled.engine import Fetched, Stopped
@@ -48,6 +48,13 @@ class SqliteTail:
     @property
     def position(self) -> str:
         return tail_form.write(self._topic.name, self._topic.identity, [cursor.position for cursor in self._cursors])
+
+    @property
+    def interruptions(self) -> int:
+        return 0  # offsets count all that passes
+
+    def moved(self, position: str, records: Sequence[Record]) -> str:
+        return tail_form.moved(position, records)
 
     def poll(self, timeout: float, *, records: int, bytes: int) -> list[Record]:
         with self._lock:
