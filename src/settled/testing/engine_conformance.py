@@ -23,11 +23,25 @@ from settled.testing.engine_compaction import CompactionCases
 from settled.testing.engine_groups import GroupCases
 from settled.testing.engine_producers import ProducerCases
 from settled.testing.engine_records import RecordCases
-from settled.testing.engine_tails import TailCases
+from settled.testing.engine_tails import LogTailCases, TailCases
 from settled.testing.engine_tools import EngineFactory, make_topic, message, names, publish
 
 
-class EngineConformance(RecordCases, ProducerCases, GroupCases, TailCases, CompactionCases):
+class TailConformance(TailCases):
+    """For a form with readers without a group, on an engine that keeps it in no log. Subclass it with the `form`."""
+
+    @pytest.fixture(autouse=True)
+    def own_names(self) -> Iterator[None]:
+        names.fresh()
+        yield
+        names.plain()
+
+    @pytest.fixture
+    def engine(self, engine_factory: EngineFactory) -> Engine:
+        return engine_factory()
+
+
+class EngineConformance(RecordCases, ProducerCases, GroupCases, LogTailCases, CompactionCases):
     @pytest.fixture(autouse=True)
     def own_names(self) -> Iterator[None]:
         names.fresh()

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pika.spec import BasicProperties
 
-from settled import clock
 from settled.engines.rabbitmq.records import record_of
 from settled.engines.rabbitmq.sessions import MOST, Sessions, said
 from settled.record import Record
@@ -51,11 +50,11 @@ class Passed:
 class Passage:
     """Of a tail that stood at `sessions`. With more than `behind` records waiting, all of them pass."""
 
-    def __init__(self, topic: str, sessions: Sessions, behind: int) -> None:
+    def __init__(self, topic: str, sessions: Sessions, behind: int, now: Callable[[], int]) -> None:
         self.changed = threading.Condition()
         self.missed = self.interruptions = 0  # as the owner knows
         self.standing = sessions
-        self._topic, self._behind = topic, behind
+        self._topic, self._behind, self.now = topic, behind, now
         self._heard = Sessions(sessions.since_us, sessions.reached, whole=sessions.whole)
         self._waiting: deque[Came | Passed] = deque()
         self._records = self._bytes = 0  # waiting
@@ -70,7 +69,7 @@ class Passage:
     # The connection's thread.
 
     def come(self, properties: BasicProperties, body: bytes) -> None:
-        now = clock.boot_us()
+        now = self.now()
         place = said(properties.headers, now)
         with self.changed:
             session, following = "", 0
@@ -137,7 +136,7 @@ class Passage:
 
     def take(self, records: int, size: int) -> list[Record]:
         """The next records, in order; none: some passed, or it was interrupted."""
-        now = clock.boot_us()
+        now = self.now()
         self._given = []
         first = self._waiting[0]
         if isinstance(first, Passed):

@@ -12,7 +12,7 @@ what a reader counts is certain and not always all.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -40,8 +40,8 @@ class Numbers:
 
 
 class Said(msgspec.Struct, frozen=True, gc=False):
-    """What a message says of its place. `began_us`: when its session did, by the reader's own clock, or a little
-    earlier: how long the message was on its way is not known."""
+    """What a message says of its place. `began_us`: when its session did, by the reader's own clock, or before: how
+    long the message was on its way is not known."""
 
     session: str
     number: int
@@ -85,9 +85,8 @@ class Sessions:
             self.since_us = now_us
 
     def written(self, topic: str, identity: str) -> str:
-        """As a tail's position, see `tail_form`. Moments are written by the time of day."""
-        since = self.since_us - clock.boot_us() + clock.wall_us()
-        return tail_form.packed((_FORM, topic, identity, since, self.reached))
+        """As a tail's position, see `tail_form`."""
+        return tail_form.packed((_FORM, topic, identity, self.since_us, self.reached))
 
 
 def read(text: str, topic: str, identity: str) -> Sessions:
@@ -104,5 +103,10 @@ def read(text: str, topic: str, identity: str) -> Sessions:
             f"the position is of topic {topic!r} elsewhere: what passed since cannot be counted",
             hint="begin without a position",
         )
-    now = clock.boot_us()
-    return Sessions(min(now, since - clock.wall_us() + now), reached, whole=False)
+    return Sessions(since, reached, whole=False)
+
+
+def steady() -> Callable[[], int]:
+    """A clock that shows the time of day in microseconds, and is not set while the reader lives."""
+    ahead = clock.wall_us() - clock.boot_us()
+    return lambda: clock.boot_us() + ahead

@@ -17,7 +17,6 @@ from pika.adapters.select_connection import SelectConnection
 from pika.channel import Channel
 from pika.spec import Basic, BasicProperties
 
-from settled import clock
 from settled.engines.rabbitmq import faults, sessions
 from settled.engines.rabbitmq.connection import Link
 from settled.engines.rabbitmq.passage import Passage
@@ -48,8 +47,9 @@ class RabbitTail:
         """Back when its queue is bound."""
         self._topic, self._exchange, self._identity, self._settings = topic, exchange, identity, settings
         self._behind, self._on_close = max(1, min(behind, MOST_BEHIND)), closed
-        before = Sessions(clock.boot_us()) if after is None else sessions.read(after, topic, identity)
-        self._passage = Passage(topic, before, self._behind)
+        now = sessions.steady()
+        before = Sessions(now()) if after is None else sessions.read(after, topic, identity)
+        self._passage = Passage(topic, before, self._behind, now)
         self._passage.interruptions = 0 if after is None else 1
         self._fault: SettledError | None = None
         self._woken = self._ended = False
@@ -76,10 +76,10 @@ class RabbitTail:
         return self._passage.standing.written(self._topic, self._identity)
 
     def moved(self, position: str, records: Sequence[Record]) -> str:
-        found, now = sessions.read(position, self._topic, self._identity), clock.boot_us()
+        found = sessions.read(position, self._topic, self._identity)
         for one in self._passage.places(records):
             if one.session:
-                found.move(one.session, one.following, now)
+                found.move(one.session, one.following, self._passage.now())
         return found.written(self._topic, self._identity)
 
     def poll(self, timeout: float, *, records: int, bytes: int) -> list[Record]:
