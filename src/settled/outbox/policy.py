@@ -25,7 +25,7 @@ class RelayPolicy(msgspec.Struct, frozen=True, kw_only=True):
     rate: float | None = None
     rows: int = 2000
     bytes: int = 4_000_000
-    batch: int = 1000
+    batch: int = 2000
     attempts: int = 8
     first_s: float = 1.0
     most_s: float = 60.0

@@ -15,7 +15,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import msgspec
@@ -24,6 +23,7 @@ from settled import windows
 from settled.engine import Engine, Pending, Producer, ProducerSpec, Receipt
 from settled.errors import SettledError, Unavailable
 from settled.events import Events, Relayed, RelayStateChanged, RowRefused
+from settled.outbox.backlog import Backlog
 from settled.outbox.pace import Pace
 from settled.outbox.policy import RelayPolicy, check
 from settled.record import Message
@@ -66,9 +66,7 @@ class Relay:
         self._hold_next = self._alive_next = 0.0
         self._unmarked: list[OutboxRow] = []  # accepted, and not yet removed
         self._unwritten: list[RowFailure] = []
-        self._beside = ThreadPoolExecutor(1, thread_name_prefix="settled-relay-removal")
-        self._removal: Future[None] | None = None
-        self._leaving: list[int] = []  # rows that are being removed beside
+        self._backlog = Backlog(store.outbox)
         self._due: list[float] = []  # when rows that were refused here are due, on this process's clock
         self._outages = 0
         self._why = ""
@@ -134,7 +132,7 @@ class Relay:
         """Read, publish, write down. Returns how many rows were dealt with."""
         policy, held, before = self.policy, self._held, self.relayed + self.refused
         most = policy.rows if policy.rate is None else min(policy.rows, max(1, int(policy.rate)))
-        rows = self._store.outbox.pending(held, rows=most, bytes=policy.bytes, but=self._leaving)
+        rows = self._backlog.take(held, rows=most, bytes=policy.bytes)
         if not rows:
             self._write_down()
             return 0
@@ -142,15 +140,18 @@ class Relay:
         began = time.perf_counter()
         blocked: set[Key] = set()
         step = min(policy.batch, self._pace.step or policy.batch)
+        behind = policy.rate is None and 2 * len(rows) > policy.rows
         for start in range(0, len(rows), step):
             batch = rows[start : start + step]
             self._pace.take(len(batch))
             self._live()
             if self._stop.is_set() or self._held != held:
                 break
-            self._publish(batch, blocked)
+            self._publish(batch, blocked, rows if behind and start + step >= len(rows) else ())
         windows.reach("relay-sent")
-        if policy.rate is None and 2 * len(self._unmarked) > policy.rows and not self._unwritten:
+        if blocked or self._unwritten:
+            self._backlog.forget_ahead()
+        if behind and 2 * len(self._unmarked) > policy.rows and not self._unwritten:
             self._remove_beside()
         else:
             self._write_down()
@@ -160,31 +161,18 @@ class Relay:
         return count
 
     def _remove_beside(self) -> None:
-        """In a backlog: let the store remove these rows while the next ones are read and published."""
-        self._wait_for_removal()
-        held, leaving = self._held, self._unmarked
-        self._unmarked, self._leaving = [], [row.seq for row in leaving]
+        """In a backlog: let the store remove these rows while the next ones are published."""
+        self._backlog.wait_for_removal()
+        leaving, self._unmarked = self._unmarked, []
 
-        def remove() -> None:
-            try:
-                self._store.outbox.sent(held, leaving)
-            except BaseException:
-                self._unmarked += leaving
-                raise
-            windows.reach("relay-marked")
+        def back() -> None:
+            self._unmarked += leaving
 
-        self._removal = self._beside.submit(remove)
+        self._backlog.remove_beside(self._held, leaving, lambda: windows.reach("relay-marked"), back)
 
-    def _wait_for_removal(self) -> None:
-        """Raises what it met; its rows then stand among those to be removed."""
-        removal, self._removal = self._removal, None
-        if removal is not None:
-            wait([removal])
-            self._leaving = []
-            removal.result()
-
-    def _publish(self, batch: Sequence[OutboxRow], blocked: set[Key]) -> None:
-        """Send a batch and wait for its receipts. Rows of `blocked` keys are left; a refused row's key joins them."""
+    def _publish(self, batch: Sequence[OutboxRow], blocked: set[Key], behind: Sequence[OutboxRow]) -> None:
+        """Send a batch and wait for its receipts. Rows of `blocked` keys are left; a refused row's key joins them.
+        `behind`: in a backlog, all rows that are under way; what comes after them is read meanwhile."""
         producer = self._opened()
         send, topics = producer.send, self.policy.topics
         rows: list[OutboxRow] = []
@@ -203,24 +191,31 @@ class Relay:
                 self._refuse(row, error, blocked)
             else:
                 rows.append(row)
-        if rows and not self._flush(producer):
+        accepted = self._flush(producer, 0.0) if behind and rows else None
+        if accepted is None and behind:
+            self._backlog.read_ahead(self._held, behind, rows=self.policy.rows, bytes=self.policy.bytes)
+        if rows and not (self._wait(producer) if accepted is None else accepted):
             self._judge(rows, sent, blocked)
         else:
             self._accepted(rows, sent)
 
-    def _flush(self, producer: Producer) -> bool:
+    def _wait(self, producer: Producer) -> bool:
         """Wait for all receipts, staying alive for the others meanwhile. False: some failed."""
-        while True:
-            try:
-                producer.flush(timeout=self.policy.lease_s / 4)
-            except TimeoutError:
-                self._live("waiting for the engine")
-                if self._stop.is_set():
-                    raise Unavailable("stopped before the engine answered") from None
-            except SettledError:
-                return False
-            else:
-                return True
+        while (accepted := self._flush(producer, self.policy.lease_s / 4)) is None:
+            self._live("waiting for the engine")
+            if self._stop.is_set():
+                raise Unavailable("stopped before the engine answered")
+        return accepted
+
+    def _flush(self, producer: Producer, seconds: float) -> bool | None:
+        """Whether all were accepted; none: it is not known after so long."""
+        try:
+            producer.flush(timeout=seconds)
+        except TimeoutError:
+            return None
+        except SettledError:
+            return False
+        return True
 
     def _judge(self, rows: Sequence[OutboxRow], sent: Sequence[Pending], blocked: set[Key]) -> None:
         """Each receipt by itself. An outage leaves its rows pending; whether they were stored is not known."""
@@ -273,7 +268,7 @@ class Relay:
 
     def _write_down(self) -> None:
         """Remove what was accepted, note what was refused. Kept for the next time when the store is out of reach."""
-        self._wait_for_removal()
+        self._backlog.wait_for_removal()
         outbox, written = self._store.outbox, self._unmarked or self._unwritten
         if self._unmarked:
             outbox.sent(self._held, self._unmarked)
@@ -302,6 +297,7 @@ class Relay:
             self._tell("waiting", outage.message)
         self._why = outage.message
         self._outages += 1
+        self._backlog.forget_ahead()
         delay = min(5.0, 0.05 * 2.0 ** min(self._outages, 10)) * random.uniform(0.8, 1.2)
         self._stop.wait(min(delay, self.policy.lease_s / 4))
 
@@ -320,7 +316,7 @@ class Relay:
             self._producer = self._engine.producer(
                 ProducerSpec(
                     durability="committed" if "committed" in self._engine.capabilities.durability else "local",
-                    batch_records=policy.batch,
+                    batch_records=2 * policy.batch,
                     batch_bytes=room,
                     buffer_bytes=4 * room,
                     linger_s=60.0,
@@ -337,7 +333,7 @@ class Relay:
         except Unavailable as outage:
             log.info("relay %s leaves without saying so: %s", self.name, outage)
         finally:
-            self._beside.shutdown()
+            self._backlog.close()
             if producer is not None:
                 _close(producer)
             self._tell("stopped")
