@@ -49,6 +49,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     most        the fate under at-most-once; least: at-least-once; effectively: effectively-once
     delay       how long until work goes on
     repair      who repairs it, with what authority
+    engine      the only engine on which a process comes by; "": several
     """
 
     name: str
@@ -60,6 +61,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     effectively: Fate
     delay: str
     repair: str
+    engine: str = ""
 
 
 _LEASE = "until the dead member's lease runs out; other partitions are not touched"
@@ -103,6 +105,7 @@ def _of(
     pending: str,
     delay: str = _LEASE,
     repair: str = _OWNER,
+    engine: str = "",
 ) -> Window:
     most, least, effectively = fates
     return Window(
@@ -115,6 +118,7 @@ def _of(
         effectively=effectively,
         delay=delay,
         repair=repair,
+        engine=engine,
     )
 
 
@@ -123,7 +127,13 @@ _NEXT_RELAY = "another relay, which takes over the dead one's keys under a new e
 _RELAYED_TWICE = Fate(again="the handlers of the batch's messages: each message is a second record under its id")
 _RELAYED_ONCE = Fate(ambiguous="nothing: the inbox refuses the second record of an id")
 
+_AT_ONCE = "none: the broker hands out again what a closed connection had in hand"
+_BROKER = "whoever is free: the broker hands the claims out again, and the inbox knows what is settled"
+_HANDED_AGAIN = Fate(again="what is settled and not acknowledged: each claim is a record of its own under its id")
+
 _HARMLESS = (_NOTHING, _NOTHING, _NOTHING)
+_ON_RABBITMQ = (_ABSENT, _NOTHING, _NOTHING)
+_UNACKNOWLEDGED = (_ABSENT, _HANDED_AGAIN, _NOTHING)
 _RUN = (_GROUP_LOST, _GROUP_AGAIN, _GROUP_AGAIN)
 _RAN = (_GROUP_LOST, _OUTSIDE, _OUTSIDE)
 
@@ -353,6 +363,56 @@ WINDOWS: tuple[Window, ...] = (
         "that the queue forgets what is settled: the removal is undone whole",
         _SOON,
         "the slot's next owner, which removes all below the frontier",
+    ),
+    _of(
+        "slot-locked",
+        "takeover",
+        _ON_RABBITMQ,
+        "nothing: the broker holds the slot's lock for as long as the connection lives",
+        "the epoch: the worker does not know of its slot, and nothing was handed out to it",
+        _AT_ONCE,
+        _BROKER,
+        "rabbitmq",
+    ),
+    _of(
+        "claims-taken",
+        "queue",
+        _ON_RABBITMQ,
+        "the messages, in the queue, handed out to this worker",
+        "all of them: none has started",
+        _AT_ONCE,
+        _BROKER,
+        "rabbitmq",
+    ),
+    _of(
+        "claims-recognised",
+        "queue",
+        _ON_RABBITMQ,
+        "attempts of messages that were handed out before, under their new numbers",
+        "their runs: they come again, under newer numbers",
+        _AT_ONCE,
+        _BROKER,
+        "rabbitmq",
+    ),
+    _of(
+        "claims-unacknowledged",
+        "queue",
+        _UNACKNOWLEDGED,
+        "the effects, their marks and the frontier of the slot in the effect store",
+        "that the broker knows: it hands out again what is settled",
+        _AT_ONCE,
+        _BROKER,
+        "rabbitmq",
+    ),
+    _of(
+        "claims-acknowledged",
+        "queue",
+        _ON_RABBITMQ,
+        "the effects; their acknowledgement has been sent",
+        "that the broker took it: it may hand out again what is settled",
+        _AT_ONCE,
+        _BROKER,
+        "rabbitmq",
     ),
     _of(
         "retention-uncommitted",

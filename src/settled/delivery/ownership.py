@@ -135,6 +135,7 @@ class Ownership:
             )
         except Fenced:  # nothing of it can be settled here
             return
+        windows.reach("claims-recognised")
         known: dict[int, Attempts] = {}
         for offset, attempts in carried.items():
             known[offset] = attempts

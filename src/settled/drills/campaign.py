@@ -20,11 +20,11 @@ from typing import Any
 
 import msgspec
 
-from settled.drills import campaign_kafka, report, server
+from settled.drills import campaign_kafka, campaign_rabbitmq, report, server
 from settled.drills.checker import check
 from settled.drills.crew import Crew, Process
 from settled.drills.drill import Drill, reachable, run
-from settled.drills.report import Row
+from settled.drills.report import Report, Row
 from settled.drills.server import Server
 from settled.drills.world import QUICK, World
 
@@ -35,6 +35,7 @@ DEATHS = 2000  # over all windows, for each store
 SERVER_COUNTS = {"backends": 500, "restarts": 20, "cuts": 200}
 SMALL = 20  # a run without --full does a twentieth
 AT_ONCE = 6
+WINDOWS = campaign_kafka.WINDOWS  # as --drill: deaths in all windows
 RELAYS_AT_ONCE = 3  # a relay has several connections, and a server has a hundred
 
 
@@ -54,26 +55,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m settled.drills.campaign", description="Drill both stores.")
     parser.add_argument("--full", action="store_true", help="thousands of deaths; else a twentieth of it")
     parser.add_argument("--seed", type=int, help="repeat the plan of an earlier run")
-    parser.add_argument(
-        "--engine", choices=("sqlite", "kafka"), default="sqlite", help="kafka: three brokers of its own"
-    )
-    parser.add_argument("--form", choices=("log", "queue"), default="log", help="of the embedded engine's topics")
+    own = "kafka: three brokers of its own; rabbitmq: nodes of its own"
+    parser.add_argument("--engine", choices=("sqlite", "kafka", "rabbitmq"), default="sqlite", help=own)
+    forms = "of the topics; queue: on the embedded engine and RabbitMQ, pubsub: on RabbitMQ"
+    parser.add_argument("--form", choices=("log", "queue", "pubsub"), help=forms)
     parser.add_argument("--store", choices=("sqlite", "postgresql", "both"), default="both")
     parser.add_argument("--postgres", default="", metavar="URL", help="a server on which databases may be made")
-    named = "only this drill by name; repeatable"
-    parser.add_argument("--drill", action="append", choices=sorted(NAMED_COUNTS | campaign_kafka.COUNTS), help=named)
+    named = "only this drill by name, or the windows; repeatable"
+    known = sorted({WINDOWS, *NAMED_COUNTS, *campaign_kafka.COUNTS, *campaign_rabbitmq.COUNTS})
+    parser.add_argument("--drill", action="append", choices=known, help=named)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all rows there")
     asked = parser.parse_args(arguments)
     seed = secrets.randbelow(2**31) if asked.seed is None else asked.seed
     lines: list[Line] = []
     part, only = 1 if asked.full else SMALL, asked.drill or ()
     if asked.engine == "kafka":
-        found = _on_kafka(asked.store, asked.postgres, seed, part, only)
+        found = _reported(campaign_kafka.found(asked.store, asked.postgres, seed, part, only))
+    elif asked.engine == "rabbitmq":
+        found = _reported(campaign_rabbitmq.found(asked.form or "queue", asked.store, asked.postgres, seed, part, only))
     else:
-        found = _lines(asked.store, asked.postgres, seed, part, only, asked.form)
+        found = _lines(asked.store, asked.postgres, seed, part, only, asked.form or "log")
     for line in found:
         lines.append(line)
-        print(f"{line.id:12} {line.what:34} {line.count:6} kills {line.seconds:7.1f} s {line.violations:3} violations")
+        print(f"{line.id:12} {line.what:38} {line.count:6} kills {line.seconds:7.1f} s {line.violations:3} violations")
         for row in line.rows:
             for text in report.remarks(row) if row.failed else ():
                 print(text)
@@ -102,21 +106,22 @@ def _lines(store: str, postgres: str, seed: int, part: int, only: Sequence[str],
                 yield _of("pg-restarts", "server stopped (immediate), started", restarted)
 
 
-def _on_kafka(store: str, postgres: str, seed: int, part: int, only: Sequence[str]) -> Iterator[Line]:
-    for name, what, found in campaign_kafka.found(store, postgres, seed, part, only):
+def _reported(drilled: Iterator[tuple[str, str, Report]]) -> Iterator[Line]:
+    for name, what, found in drilled:
         yield _of(name, what, (found.seed, found.windows, found.seconds))
 
 
 def _drills(name: str, url: str, seed: int, part: int, only: Sequence[str], form: str) -> Iterator[Line]:
     """All windows, then the drills by name; or only those named."""
     changes = {**QUICK, "transport": {"form": form}}
-    if not only:
+    if not only or WINDOWS in only:
         windows = reachable("effectively-once")
         kills = max(1, -(-DEATHS // part // len(windows)))
         found = run(Drill(kills=kills, seed=seed, store=url, at_once=AT_ONCE, yes=True, changes=changes))
         yield _of(f"{name}-windows", f"{len(windows)} windows", (found.seed, found.windows, found.seconds))
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for drill, count in NAMED_COUNTS.items() if not only else [(drill, NAMED_COUNTS[drill]) for drill in only]:
+        for drill in [name for name in only or NAMED_COUNTS if name != WINDOWS]:
+            count = NAMED_COUNTS[drill]
             at_once = RELAYS_AT_ONCE if drill == "relay" else AT_ONCE
             share = max(2, -(-count // part // at_once))
             shares = [

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from settled.drills import kafka, server
 from settled.drills.drill import Drill, reachable, run
+from settled.drills.elsewhere import KAFKA
 from settled.drills.on_kafka import ON_KAFKA
 from settled.drills.report import Report
 from settled.testing.kafka_cluster import Cluster, started
@@ -16,6 +17,7 @@ COUNTS = {"leader-kill": 20, "broker-rolling-restart": 9, "lost-ack": 60, "rebal
 COUNTS |= {"stall": 12, "rolling-deploy": 20}
 AT_ONCE = 4
 LEAST = 2
+WINDOWS = "windows"
 
 
 def found(store: str, postgres: str, seed: int, part: int, only: Sequence[str]) -> Iterator[tuple[str, str, Report]]:
@@ -31,12 +33,12 @@ def found(store: str, postgres: str, seed: int, part: int, only: Sequence[str]) 
 def _drills(
     name: str, cluster: Cluster, store: str, seed: int, part: int, only: Sequence[str]
 ) -> Iterator[tuple[str, str, Report]]:
-    if not only:
-        windows = [window for window in reachable("effectively-once") if window not in kafka.ELSEWHERE]
+    if not only or WINDOWS in only:
+        windows = reachable("effectively-once", engine=KAFKA)
         kills = max(1, -(-DEATHS // part // len(windows)))
         drill = Drill(kills=kills, seed=seed, store=store, engine=kafka.OWN, cluster=cluster, at_once=AT_ONCE, yes=True)
         yield name, f"{len(windows)} windows", run(drill)
-    for named in only or COUNTS:
+    for named in [name for name in only or COUNTS if name != WINDOWS]:
         if store and named in ON_KAFKA and not only:
             continue  # of the log alone: once is enough
         times = max(LEAST, -(-COUNTS[named] // part))

@@ -14,6 +14,7 @@ import msgspec
 from settled.drills.history import Event
 
 APPLIED, NO_EFFECT = "applied", frozenset({"quarantined", "stale", "discarded"})
+LOG, SENT, NONE = "log", "sent", "none"  # whose order is judged
 EXCUSED = {  # what a mode does not promise
     "effectively-once": frozenset[str](),
     "at-least-once": frozenset({"doubled"}),
@@ -74,11 +75,14 @@ class Facts:
         }
 
 
-def check(history: Sequence[Event], *, mode: str = "effectively-once", resume_s: float = 0.0) -> list[Violation]:
+def check(
+    history: Sequence[Event], *, mode: str = "effectively-once", resume_s: float = 0.0, order: str = LOG
+) -> list[Violation]:
     """All violations, without those that the mode does not promise to prevent. `resume_s`: how long it may take to
-    go on after a death; 0: not judged."""
+    go on after a death; 0: not judged. `order`: the order that is promised to the records of a key, that of the log,
+    that in which they were sent, or none."""
     facts = Facts(history)
-    found = [violation for rule in RULES for violation in rule(facts)]
+    found = [violation for rule in (*RULES, *ORDERED[order]) for violation in rule(facts)]
     if mode == "effectively-once":
         found += [*_unmarked(facts), *_hollow(facts)]
     found += _slow(facts, resume_s)
@@ -146,6 +150,23 @@ def _send_order(facts: Facts) -> Iterator[Violation]:
         if before is not None and first < before[0]:
             yield Violation("I3", "send-order", f"key {sent.key}: {id} stands before {before[1]}, sent earlier", id)
         last[sent.key] = (first, id)
+
+
+def _as_sent(facts: Facts) -> Iterator[Violation]:
+    """I3: the records of one key take effect in the order in which they were first sent."""
+    turn = {id: number for number, id in enumerate(facts.invoked)}
+    last: dict[str, str] = {}
+    seen: set[str] = set()
+    for event in facts.effects:
+        if event.key is None or event.id in seen or event.id not in turn:
+            continue
+        seen.add(event.id)
+        before = last.get(event.key)
+        if before is not None and turn[event.id] < turn[before]:
+            yield Violation(
+                "I3", "order", f"key {event.key}: {event.id} took effect after {before}, sent later", event.id
+            )
+        last[event.key] = event.id
 
 
 def _frontier(facts: Facts) -> Iterator[Violation]:
@@ -312,8 +333,6 @@ RULES: tuple[Callable[[Facts], Iterator[Violation]], ...] = (
     _lost,
     _unlogged,
     _doubled,
-    _order,
-    _send_order,
     _frontier,
     _offsets,
     _fence,
@@ -324,3 +343,8 @@ RULES: tuple[Callable[[Facts], Iterator[Violation]], ...] = (
     _stuck,
     _bounds,
 )
+ORDERED: dict[str, tuple[Callable[[Facts], Iterator[Violation]], ...]] = {
+    LOG: (_order, _send_order),
+    SENT: (_as_sent,),
+    NONE: (),
+}

@@ -20,21 +20,26 @@ from typing import Any
 import msgspec
 
 from settled.contract.model import Contract
-from settled.drills import apps, crew, kafka, report
+from settled.drills import apps, crew, kafka, rabbitmq, report
 from settled.drills.checker import EXCUSED, NO_EFFECT, Facts, Violation, check
 from settled.drills.crew import Crew
 from settled.drills.database import Look, with_schema
+from settled.drills.elsewhere import EMBEDDED, KAFKA, RABBITMQ, elsewhere, engine_of
 from settled.drills.history import Event
-from settled.drills.named import NAMED
+from settled.drills.named import NAMED, NamedDrill
 from settled.drills.on_kafka import ON_KAFKA, require_possible
+from settled.drills.on_rabbitmq import ON_RABBITMQ, require_nodes
 from settled.drills.report import Report, Row
 from settled.drills.rounds import JOURNEY, RANDOM, Round
 from settled.drills.world import QUICK, SETTLE_S, World
 from settled.errors import ContractError, Refused
 from settled.testing.kafka_cluster import Cluster
+from settled.testing.rabbitmq_nodes import Nodes
 from settled.windows import NAMES, WINDOWS
 
-EVERY_NAMED = NAMED | ON_KAFKA
+ALONE: dict[str, dict[str, NamedDrill]] = {KAFKA: ON_KAFKA, RABBITMQ: ON_RABBITMQ}  # what is done to brokers
+_TITLES = {KAFKA: "Kafka", RABBITMQ: "RabbitMQ"}
+EVERY_NAMED = frozenset({*NAMED, *ON_KAFKA, *ON_RABBITMQ})
 LOADED = {"delivery": {"group_size": {"records": 200}}}  # thousands of records a second, not single deaths
 BEHIND: dict[str, Any] = {  # a compacted topic, and a group that is behind: compaction has something to spare
     "retention": {"compact": True},
@@ -56,12 +61,14 @@ class Drill(msgspec.Struct, frozen=True, kw_only=True):
 
     app            the application as `settled run` takes it; "" is the sample
     windows        which; none: all that the contract's mode reaches, and `random`
-    named          drills by name instead of windows, see `named.NAMED` and `on_kafka.ON_KAFKA`
+    named          drills by name instead of windows: `named.NAMED`, `on_kafka.ON_KAFKA`, `on_rabbitmq.ON_RABBITMQ`
     kills          deaths in each window
     records        a file of records to publish, one JSON object a line
     check          a query on the effect database: one row per effect (event id, then key and order if any)
-    engine, store  addresses; none: fresh SQLite files. The engine `kafka-test:` is three brokers of the drill's own
+    engine, store  addresses; none: fresh SQLite files. The engine `kafka-test:` is three brokers of the drill's own,
+                   `rabbitmq-test:` a node, or three
     cluster        brokers behind `kafka-test:` that are there already
+    nodes          nodes behind `rabbitmq-test:` that are there already
     folder         where databases and histories go; none: a temporary folder, kept only if something failed
     seed           repeats a plan; none: a new one
     at_once        how many windows side by side, at most
@@ -80,6 +87,7 @@ class Drill(msgspec.Struct, frozen=True, kw_only=True):
     engine: str = ""
     store: str = ""
     cluster: Cluster | None = None
+    nodes: Nodes | None = None
     folder: Path | None = None
     seed: int | None = None
     at_once: int = 4
@@ -95,9 +103,17 @@ def run(drill: Drill, *, told: Callable[[Row], None] = lambda row: None) -> Repo
     Raises ContractError (an unknown window, an app that does not load), Refused (other data in the databases),
     Unavailable.
     """
-    with kafka.opened(drill.engine, drill.cluster) as (engine, cluster):
-        changes = kafka.with_lease(drill.changes, engine) if kafka.is_kafka(engine) else drill.changes
-        return _run(msgspec.structs.replace(drill, engine=engine, cluster=cluster, changes=changes), told)
+    of_brokers = require_nodes(drill.named, drill.engine, drill.nodes)
+    with (
+        kafka.opened(drill.engine, drill.cluster) as (address, cluster),
+        rabbitmq.opened(address, drill.nodes, of_brokers) as (engine, nodes),
+    ):
+        changes = drill.changes
+        if kafka.is_kafka(engine):
+            changes = kafka.with_lease(changes, engine)
+        elif rabbitmq.is_rabbitmq(engine):
+            changes = rabbitmq.with_lease(changes)
+        return _run(msgspec.structs.replace(drill, engine=engine, cluster=cluster, nodes=nodes, changes=changes), told)
 
 
 def _run(drill: Drill, told: Callable[[Row], None]) -> Report:
@@ -107,14 +123,15 @@ def _run(drill: Drill, told: Callable[[Row], None]) -> Report:
     names = _chosen(drill, contract)
     _refuse_other_data(drill, contract)
     folder = drill.folder or Path(tempfile.mkdtemp(prefix="settled-drill-"))
-    elsewhere = [_elsewhere(name) for name in kafka.ELSEWHERE if name in names and kafka.is_kafka(drill.engine)]
-    names = [name for name in names if name not in {row.window for row in elsewhere}]
-    alone = any(name in ON_KAFKA for name in names)  # what is done to brokers is done to all their clients
+    unreached = [_unreached(name, why) for name, why in elsewhere(engine_of(drill.engine)).items() if name in names]
+    names = [name for name in names if name not in {row.window for row in unreached}]
+    of_brokers = ALONE.get(engine_of(drill.engine), {})
+    alone = any(name in of_brokers for name in names)  # what is done to brokers is done to all their clients
     one_file = drill.engine.startswith("sqlite:") or drill.store.startswith("sqlite:")
     with Crew(drill.command) as processes:
         task = _Task(drill, seed, folder, processes, contract.delivery.mode, told)
         with ThreadPoolExecutor(1 if one_file or alone else max(1, drill.at_once)) as pool:
-            rows = [*pool.map(task.row, names), *elsewhere]
+            rows = [*pool.map(task.row, names), *unreached]
     failed = any(each.failed for each in rows)
     if drill.folder is None and not failed:
         shutil.rmtree(folder, ignore_errors=True)
@@ -138,7 +155,9 @@ class _Task:
         apart = {"transport": {"topic": prefix}, "delivery": {"group": prefix}}  # never among the application's own
         changes = _merged(drill.changes, apart)
         changes = _merged(changes, CHANGED.get(name, {}))
-        if name in ON_KAFKA:
+        engine = engine_of(drill.engine)
+        by_name = (NAMED | ALONE.get(engine, {})).get(name)
+        if name in ON_KAFKA and engine == KAFKA:
             changes = _merged(changes, LOADED)
         chance = random.Random(f"{self._seed}:{name}")
         with World(
@@ -152,9 +171,10 @@ class _Task:
             records=drill.records,
             settle_s=drill.settle_s,
             cluster=drill.cluster,
+            nodes=drill.nodes,
         ) as world:
-            if name in EVERY_NAMED:
-                kills, note = EVERY_NAMED[name](world, drill.kills, chance)
+            if by_name is not None:
+                kills, note = by_name(world, drill.kills, chance)
             else:
                 found = Round(world, name, drill.kills, chance)
                 found.run()
@@ -165,7 +185,7 @@ class _Task:
             history = world.collect()
             resumed = report.resumes(history)
             world.writer.write_all(resumed)
-        violations = check([*history, *resumed], mode=self._mode)
+        violations = check([*history, *resumed], mode=self._mode, order=world.order)
         if drill.check:
             violations = _by_query(drill, history, violations, self._mode, world.store_url)
         violations += _nothing_applied(history)
@@ -178,8 +198,10 @@ class _Task:
             note=note,
             kept=str(folder) if violations else "",
         )
-        if kafka.is_kafka(drill.engine) and not violations:
+        if engine == KAFKA and not violations:
             kafka.forget(drill.engine, prefix, prefix)
+        elif engine == RABBITMQ and not violations:
+            rabbitmq.forget(drill.engine, world.contract)
         with self._lock:
             self._told(row)
         return row
@@ -192,32 +214,48 @@ def _relays(name: str) -> bool:
 
 def _chosen(drill: Drill, contract: Contract) -> list[str]:
     known = NAMES | {RANDOM}
-    for field, wanted, there in (("window", drill.windows, known), ("drill", drill.named, EVERY_NAMED.keys())):
+    for field, wanted, there in (("window", drill.windows, known), ("drill", drill.named, EVERY_NAMED)):
         for name in wanted:
             if name not in there:
                 raise ContractError(
                     f"there is no {field} {name!r}", field=field, value=name, hint=f"known: {', '.join(sorted(there))}"
                 )
+    _require_brokers(drill)
     require_possible(drill.named, drill.engine, drill.cluster)
     if drill.windows or drill.named:
         return list(dict.fromkeys([*drill.windows, *drill.named]))
     outside = any((contract.external.repeat, contract.external.reconcile, contract.external.quarantine))
-    names = reachable(contract.delivery.mode, outside=outside)
+    names = reachable(contract.delivery.mode, outside=outside, engine=engine_of(drill.engine))
     by_key = contract.transport.key is not None and contract.transport.form != "queue"
     return [name for name in names if by_key or not name.startswith("compaction-")]
 
 
-def reachable(mode: str, *, outside: bool = True) -> list[str]:
+def _require_brokers(drill: Drill) -> None:
+    """Raises ContractError for drills that this engine does not have."""
+    there = NAMED.keys() | ALONE.get(engine_of(drill.engine), {}).keys()
+    for name in drill.named:
+        if name not in there:
+            having = " and ".join(_TITLES[engine] for engine, drills in ALONE.items() if name in drills)
+            raise ContractError(
+                f"only {having} has {name}",
+                field="engine",
+                value=drill.engine,
+                hint=f"--engine {kafka.OWN} or {rabbitmq.OWN} starts brokers of the drill's own",
+            )
+
+
+def reachable(mode: str, *, outside: bool = True, engine: str = EMBEDDED) -> list[str]:
     """The windows that a process comes by under a delivery mode, and `random`; `outside`: it makes calls outside."""
     place = {"at-most-once": "most", "at-least-once": "least", "effectively-once": "effectively"}[mode]
-    names = [window.name for window in WINDOWS if getattr(window, place).lost != "not reached"]
+    there = [window for window in WINDOWS if window.name not in elsewhere(engine)]
+    names = [window.name for window in there if getattr(window, place).lost != "not reached"]
     names = [name for name in names if outside or JOURNEY[name] != "external"]
     return [*names, RANDOM]
 
 
-def _elsewhere(name: str) -> Row:
+def _unreached(name: str, why: str) -> Row:
     """A window that no process of ours comes by on this engine."""
-    return report.row(name, [], [], kills=0, seconds=0.0, note=f"not reached: {kafka.ELSEWHERE[name]}")
+    return report.row(name, [], [], kills=0, seconds=0.0, note=f"not reached: {why}")
 
 
 def _refuse_other_data(drill: Drill, contract: Contract) -> None:

@@ -38,8 +38,8 @@ def stall(world: World, times: int, chance: random.Random) -> tuple[int, str]:
             continue
         successor = world.start()
         locked = world.store_url.startswith("sqlite:") and window in HOLD_THE_LOCK
-        waited(lambda successor=successor: world.owns(successor), world.lease_s * 3 if locked else 10.0)  # type: ignore[misc]
-        waited(world.settled, world.lease_s * 3)
+        waited(lambda successor=successor: world.owns(successor), world.takeover_s if locked else 10.0)  # type: ignore[misc]
+        waited(world.settled, world.takeover_s)
         world.crew.send(zombie, signal.SIGCONT)
         zombies += 1
         waited(world.settled, 10.0)

@@ -6,9 +6,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from settled.drills import kafka
+from settled.drills import kafka, rabbitmq
 from settled.drills.named import NAMED
 from settled.drills.on_kafka import ON_KAFKA
+from settled.drills.on_rabbitmq import ON_RABBITMQ
 from settled.windows import WINDOWS, Fate, Window
 
 HEAD = """\
@@ -39,7 +40,7 @@ def windows_page() -> str:
         lines += [*_section(window), ""]
     lines += ["## Drills that are more than one death", "", "`settled drill --drill NAME`:", ""]
     lines += [f"- `{name}`: {_first_line(drill.__doc__)}" for name, drill in NAMED.items()]
-    lines += ["", *_on_kafka()]
+    lines += ["", *_on_kafka(), "", *_on_rabbitmq()]
     return HEAD + "\n".join(lines) + "\n"
 
 
@@ -58,6 +59,29 @@ def _on_kafka() -> Iterator[str]:
         yield f"- `{name}`: {_first_line(drill.__doc__)}"
 
 
+def _on_rabbitmq() -> Iterator[str]:
+    yield "## On RabbitMQ"
+    yield ""
+    yield "`settled drill APP --engine rabbitmq://user:password@host:port` runs the same windows on a queue there, for"
+    yield "an application whose `transport.form` is `queue` or `pubsub`, but for these:"
+    yield ""
+    for name, why in rabbitmq.ELSEWHERE.items():
+        yield f"- `{name}`: {why}."
+    yield ""
+    yield "A queue cannot be read without claiming, so all that was sent is held against the effects; with"
+    yield "`delivery.ordering: key` the effects of a key are held against the order in which they were sent. At the end"
+    yield "nothing may be left in the queue, nor in the one beside it for what the broker gave up."
+    yield ""
+    yield f"`--engine {rabbitmq.OWN}` starts a node for the drill, or three (Debian's package `rabbitmq-server` is"
+    yield "needed). Drills that harm nodes, or the way to them, run only there:"
+    yield ""
+    for name, drill in ON_RABBITMQ.items():
+        yield f"- `{name}`: {_first_line(drill.__doc__)}"
+    yield ""
+    yield "`python -m settled.drills.campaign --engine rabbitmq --form queue` (or `pubsub`) runs all of it, with"
+    yield "several slots that compete and with one that keeps the order."
+
+
 def _summary() -> Iterator[str]:
     yield "| window | journey | lost (effectively-once) | runs again (effectively-once) | who repairs it |"
     yield "| --- | --- | --- | --- | --- |"
@@ -69,7 +93,7 @@ def _summary() -> Iterator[str]:
 def _section(window: Window) -> Iterator[str]:
     yield f"## {window.name}"
     yield ""
-    yield f"Journey: {window.journey}. Durable: {window.durable}. Not yet: {window.pending}."
+    yield f"Journey: {window.journey}{_only(window)}. Durable: {window.durable}. Not yet: {window.pending}."
     yield ""
     yield "| mode | lost | duplicate attempt | ambiguous |"
     yield "| --- | --- | --- | --- |"
@@ -82,6 +106,10 @@ def _section(window: Window) -> Iterator[str]:
         yield f"| {mode} | {_cells(fate)} |"
     yield ""
     yield f"Work goes on: {window.delay}. Repaired by {window.repair}."
+
+
+def _only(window: Window) -> str:
+    return {"": "", "rabbitmq": ", on RabbitMQ only"}[window.engine]
 
 
 def _cells(fate: Fate) -> str:

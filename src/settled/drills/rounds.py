@@ -21,6 +21,7 @@ RANDOM = "random"
 TICK_S = 0.02
 PER_DEATH_S = 4.0  # a round gives up when deaths come more slowly than this
 JOURNEY = {window.name: window.journey for window in WINDOWS} | {RANDOM: RANDOM}
+AFTER_A_DEATH = frozenset({"suspects-recorded", "claims-recognised"})
 MOST_TH = {"handler": 60, "unit-begun": 3, "effect-made": 3, "marks-written": 3, "effect-committed": 3}
 MOST_TH |= {"fence-unwritten": 2, "fence-written": 2, "frontier-uncommitted": 2, "append-written": 2}
 
@@ -61,8 +62,12 @@ class Round:
         limit = world.lease_s + world.settle_s
         process = world.start(drained=True)
         self._progress = ()
-        while process.alive and not self._hangs():
+        while not self._hangs():
             world.crew.wait([process], TICK_S)
+            if not process.alive:
+                if world.readable or process.code != 0 or (world.settled() and not world.ready()):
+                    break
+                process = world.start(drained=True)  # a queue handed something out again meanwhile
         if process.alive:
             world.stop([process])
         drained = world.settled()
@@ -150,7 +155,7 @@ class Round:
         """Where the next worker dies. Suspects are there only after another worker died."""
         if self.window == RANDOM:
             return None
-        if self.window == "suspects-recorded" and not any(process.killed for process in self.world.processes):
+        if self.window in AFTER_A_DEATH and not any(process.killed for process in self.world.processes):
             return Death(window="effect-made", nth=1)
         return Death(window=self.window, nth=self.chance.randint(1, MOST_TH.get(self.window, 1)))
 
@@ -159,7 +164,7 @@ class Round:
         for worker in self._workers if JOURNEY[self.window] in ("revoke", "stop", RANDOM) else ():
             if worker.order.number not in self._until:
                 if self.window == RANDOM or self.world.owns(worker):
-                    soon = self.chance.uniform(0.0, self.world.lease_s * (3 if self.window == RANDOM else 1))
+                    soon = self.chance.uniform(0.0, self.world.lives_s * (3 if self.window == RANDOM else 1))
                     self._until[worker.order.number] = time.monotonic() + soon
             elif worker.alive and not worker.told and time.monotonic() > self._until[worker.order.number]:
                 if self.window == RANDOM:
@@ -170,7 +175,7 @@ class Round:
 
     def _feed(self) -> bool:
         """Publish more; false when there is no more."""
-        if self.window == "suspects-recorded":  # a worker that settled all leaves no suspects
+        if self.window in AFTER_A_DEATH:  # a worker that settled all leaves nothing behind
             for worker in self._workers:
                 self.world.crew.end(worker)
             self._workers.clear()

@@ -14,7 +14,7 @@ app = App(topic="orders", group="reserve", transport={"partitions": 4}, external
 
 @app.setup
 def tables(tx: Tx) -> None:
-    tx.execute("CREATE TABLE IF NOT EXISTS reservation (event_id TEXT, order_key TEXT, place INTEGER)")
+    tx.execute("CREATE TABLE IF NOT EXISTS reservation (event_id TEXT, order_key TEXT, place BIGINT)")
 
 
 @app.handler

@@ -30,6 +30,7 @@ _DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 ADAPTERS = (
     "settled.engines.sqlite",
     "settled.engines.kafka",
+    "settled.engines.rabbitmq",
     "settled.stores.sqlite",
     "settled.stores.postgres",
     "settled.drills.sample",

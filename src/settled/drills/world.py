@@ -13,9 +13,10 @@ import msgspec
 
 from settled import sqlite
 from settled.contract import specs
-from settled.drills import apps, history, roles
+from settled.drills import apps, ending, history, rabbitmq, roles
+from settled.drills.checker import LOG, NONE, SENT
 from settled.drills.crew import Crew, Process
-from settled.drills.database import Look, schema_of, without_own_options
+from settled.drills.database import schema_of, without_own_options
 from settled.drills.history import Event, Writer
 from settled.drills.order import Death
 from settled.drills.supply import Supply
@@ -24,8 +25,8 @@ from settled.operations.progress import is_drained
 from settled.outbox.adding import add
 from settled.outcome import Outcome
 from settled.record import Message, Record
-from settled.store import Selection
 from settled.testing.kafka_cluster import Cluster
+from settled.testing.rabbitmq_nodes import Nodes
 
 SETTLE_S = 12.0
 PUBLISH_S, PUBLISH_TRIES = 60.0, 4
@@ -60,10 +61,11 @@ class World:
         records: Path | None = None,
         settle_s: float = SETTLE_S,
         cluster: Cluster | None = None,
+        nodes: Nodes | None = None,
     ) -> None:
         """`settle_s`: how long beyond the lease the last records may take once nothing dies any more. `cluster`: the
-        brokers behind a Kafka engine, where the drill may harm them."""
-        self.settle_s, self.cluster = settle_s, cluster
+        brokers behind a Kafka engine, `nodes`: those behind RabbitMQ, where the drill may harm them."""
+        self.settle_s, self.cluster, self.nodes = settle_s, cluster, nodes
         self.publish_url = ""  # where producers find the log while it is not where the others find it
         self.crew, self.folder, self.prefix = crew, folder, prefix
         folder.mkdir(parents=True, exist_ok=True)
@@ -79,10 +81,15 @@ class World:
         self.processes: list[Process] = []
         self.sent: dict[str, Message] = {}
         self._checked: dict[int, int] = {}  # partition -> below which offset all was seen to have ended
-        self._ended: set[str] = set()
+        self._ended: set[str] = set()  # ids of what was sent and has an ending, as far as looked at
+        self.readable = not rabbitmq.is_rabbitmq(self.engine_url) or self.contract.transport.form == "log"
+        sent = SENT if self.contract.delivery.ordering == "key" else NONE
+        self.order = LOG if self.readable else sent  # which order is promised to the records of a key
         try:
             self.engine, self.store = self.app.engine, self.app.store
             self._session = self.store.session(specs.consumer_spec(self.contract))
+            if not self.readable and self.contract.transport.form == "pubsub":
+                self.engine.consumer(specs.consumer_group(self.contract)).close()  # from now on it misses nothing
         except BaseException:
             self.close()
             raise
@@ -90,6 +97,16 @@ class World:
     @property
     def lease_s(self) -> float:
         return self.contract.delivery.lease
+
+    @property
+    def lives_s(self) -> float:
+        """About how long a worker lives that is killed at any time."""
+        return self.lease_s if self.readable else 0.7
+
+    @property
+    def takeover_s(self) -> float:
+        """How long until others may work on what a member that is silent has in hand, at most."""
+        return self.lease_s * 3 if self.readable else self.lease_s + rabbitmq.BEATS_S
 
     # Processes.
 
@@ -217,8 +234,18 @@ class World:
     # Looking.
 
     def settled(self) -> bool:
-        """Whether all that the topic holds is settled."""
-        return is_drained(self.engine, self.store, self.contract)()
+        """Whether all that the topic holds is settled; where it cannot be read, whether all that was sent is."""
+        if self.readable:
+            return is_drained(self.engine, self.store, self.contract)()
+        left = [message for id, message in self.sent.items() if id not in self._ended]
+        self._ended |= ending.ended(self, left).keys()
+        return len(self._ended) == len(self.sent)
+
+    def ready(self) -> int:
+        """How many messages wait in a topic that cannot be read; 0 of others."""
+        if self.readable:
+            return 0
+        return rabbitmq.held(self.engine_url, rabbitmq.queue_of(self.contract))[0]
 
     def settled_if_reachable(self) -> bool:
         """As `settled`; false while the store is away."""
@@ -256,15 +283,15 @@ class World:
                 )
 
     def _missing(self, partition: int, frontier: int) -> list[int]:
-        if self.contract.delivery.mode != "effectively-once":
+        if self.contract.delivery.mode != "effectively-once" or not self.readable:
             return []
         begin = self._checked.get(partition, 0)
-        below = [record for record in self._read(partition, begin) if record.offset < frontier]
-        outcomes = self._outcomes(below)
+        below = [record for record in self.read(partition, begin) if record.offset < frontier]
+        outcomes = self.outcomes(below)
         self._checked[partition] = max(begin, frontier)
         return [record.offset for record, outcome in zip(below, outcomes, strict=True) if outcome is None]
 
-    def _outcomes(self, records: Sequence[Record]) -> Sequence[Outcome | None]:
+    def outcomes(self, records: Sequence[Record]) -> Sequence[Outcome | None]:
         """How each ended; asked a second time where the store was away since the last look."""
         if not records:
             return []
@@ -274,7 +301,7 @@ class World:
             self._session.rollback()
             return self._session.settled(records)
 
-    def _read(self, partition: int, offset: int) -> Iterable[Record]:
+    def read(self, partition: int, offset: int) -> Iterable[Record]:
         while records := self.engine.read(self.topic, partition, offset, records=1000):
             yield from records
             offset = records[-1].offset + 1
@@ -282,44 +309,13 @@ class World:
     def stored(self) -> list[str]:
         """The ids of the drill's records, as often as they stand in the log."""
         partitions = range(self.contract.transport.partitions)
-        found = (record.id for partition in partitions for record in self._read(partition, 0))
+        found = (record.id for partition in partitions for record in self.read(partition, 0))
         return [id for id in found if id.startswith(self.prefix)]
 
     def collect(self) -> list[Event]:
         """Write down the end: log, effects, endings and quarantine, of this drill's records only. Returns the whole
         history."""
-        for info in self.engine.topics([self.topic]):
-            for part in info.partitions if info.queue is None else ():  # what a slot holds is no history
-                self.writer.write(Event(what="begin", partition=part.partition, offset=part.begin))
-                if info.spec.compact:
-                    self.writer.write(Event(what="compacted", partition=part.partition))
-                for record in self._read(part.partition, part.begin):
-                    if record.id.startswith(self.prefix):
-                        self.writer.write(history.of_record("log", record))
-        look = Look(self.store_url)
-        try:
-            self.writer.write_all(_effect(row) for row in look.effects(self.prefix))
-        finally:
-            look.close()
-        self._collect_endings()
-        return history.read(self.folder)
-
-    def _collect_endings(self) -> None:
-        quarantine = self.store.quarantine
-        entries = quarantine.entries(quarantine.select(Selection(consumer=self.consumer, states=())))
-        mine = [entry for entry in entries if entry.record.id.startswith(self.prefix)]
-        for entry in mine:
-            why = f"{entry.failure.error}: {entry.failure.message}"
-            self.writer.write(Event(what="entry", id=entry.record.id, outcome=entry.state, note=why))
-        if self.contract.delivery.mode == "effectively-once":
-            records = [_named(message) for message in self.sent.values()]
-            outcomes = self._outcomes(records)
-        else:  # no inbox: quarantine alone is known
-            records = [entry.record for entry in mine if entry.state in ("held", "requested")]
-            outcomes = [Outcome.QUARANTINED] * len(records)
-        for record, outcome in zip(records, outcomes, strict=True):
-            if outcome is not None:
-                self.writer.write(Event(what="ended", id=record.id, outcome=outcome.name.lower()))
+        return ending.collect(self)
 
     def close(self) -> None:
         """End what still runs, and release log and store."""
@@ -336,23 +332,3 @@ class World:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def _named(message: Message) -> Record:
-    """A record of which only the id matters."""
-    return Record(message.topic, 0, 0, message.key, message.value, message.headers, message.id)
-
-
-def _effect(row: Sequence[Any]) -> Event:
-    n, id, key, partition, offset, epoch, digest, pid = row
-    return Event(
-        what="effect",
-        n=n,
-        id=id,
-        key=key,
-        partition=partition,
-        offset=offset,
-        epoch=epoch,
-        digest=digest,
-        pid=pid,
-    )

@@ -30,6 +30,7 @@ class Nodes:
     """A user of the nodes that a keeper keeps in `folder`; close it. Any thread.
 
     ports   where each node listens for clients, by its number from 1
+    names   what each is called among the nodes, from the first on
     """
 
     def __init__(self, folder: Path) -> None:
@@ -44,6 +45,8 @@ class Nodes:
             self._keeper.close()
             raise
         self.ports: dict[int, int] = {int(number): port for number, port in told.items()}
+        names = json.loads((folder / "tool.json").read_text())["nodes"]
+        self.names: list[str] = [names[str(number)] for number in sorted(self.ports)]
 
     @property
     def url(self) -> str:

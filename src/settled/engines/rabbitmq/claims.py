@@ -17,6 +17,7 @@ from pika.adapters.select_connection import SelectConnection
 from pika.channel import Channel
 from pika.spec import Basic, BasicProperties
 
+from settled import windows
 from settled.engine import Assigned
 from settled.engines.rabbitmq import faults
 from settled.engines.rabbitmq.handoff import BUDGET, Claim, HandOff, Slot
@@ -61,6 +62,7 @@ class Claims:
         self._changing = False  # a consumer is being cancelled or made
         self._allowed = 0  # the prefetch of the consumer
         self._first = 0  # the number of its first claim
+        self._acknowledged = False  # since the last tick
 
     def up(self, connection: SelectConnection) -> None:
         self._reset()
@@ -76,6 +78,9 @@ class Claims:
         self._reset()
 
     def tick(self, now: float) -> None:
+        if self._acknowledged:
+            self._acknowledged = False
+            windows.reach("claims-acknowledged")
         if self._connection is not None and self._slot is None and not self._looking and now >= self._look_at:
             self._look(0)
 
@@ -122,6 +127,7 @@ class Claims:
         self._again(LOOK_S)
 
     def _gain(self, channel: Channel, number: int) -> None:
+        windows.reach("slot-locked")
         epoch = self._epochs.get(number, 0) + 1
         slot = Slot(self._source.topic, number, epoch)
         self._slot, self._channel, self._looking = slot, channel, False
@@ -278,5 +284,7 @@ class Claims:
         with self._hand.lock:
             tag = slot.end(slot.frontier)
         if tag:
+            windows.reach("claims-unacknowledged")
             self._channel.basic_ack(tag, multiple=True)
+            self._acknowledged = True
             self.wanted()

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pika.adapters.select_connection import SelectConnection
 
+from settled import windows
 from settled.engine import ConsumerGroup, Delivery, Partition
 from settled.engines.rabbitmq import faults
 from settled.engines.rabbitmq.claims import Claims
@@ -43,7 +44,7 @@ class RabbitConsumer:
         self.group = group.group
         self._on_close = closed
         heartbeat_s = max(1, int(group.lease_s / 2))
-        self._hand: HandOff[Slot] = HandOff(max(group.lease_s, 2 * heartbeat_s))  # the broker waits for two heartbeats at least
+        self._hand: HandOff[Slot] = HandOff(max(group.lease_s, 2 * heartbeat_s))  # two are waited for
 
         def refused(error: BaseException, what: str) -> SettledError:
             return faults.translate(error, what, settings)
@@ -69,6 +70,7 @@ class RabbitConsumer:
                     if hand.slots:
                         self._link.call(self._taken if found else self._hungry)
                     if found:
+                        windows.reach("claims-taken")
                         return list(found)
                 if hand.woken:
                     hand.woken = False
