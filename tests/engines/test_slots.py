@@ -98,11 +98,16 @@ def test_after_a_reboot_claim_numbers_are_not_given_again(bench: Bench) -> None:
     assert second.offset >= pool.AFTER_BOOT
 
 
-def test_a_damaged_batch_stops_the_slot_that_claimed_it_and_no_other(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    ["UPDATE log_batch SET payload = CAST(x'00' || substr(payload, 2) AS BLOB)", "DELETE FROM log_batch"],
+    ids=["changed", "missing"],
+)
+def test_a_damaged_batch_stops_the_slot_that_claimed_it_and_no_other(bench: Bench, damage: str) -> None:
     bench.publish(("bad", b"a"))
-    with bench.database.writing(durable=True) as connection:
-        connection.execute("UPDATE log_batch SET payload = CAST(x'00' || substr(payload, 2) AS BLOB)")
     bench.publish(("good", b"b"))
+    with bench.database.writing(durable=True) as connection:
+        connection.execute(f"{damage} WHERE seq = (SELECT min(seq) FROM log_batch)")
     found, _ = bench.slots[0].fetch(bench.database, lambda _: True, ordered=True, records=1, size=1)
     assert isinstance(found, Stopped)
     assert isinstance(found.error, Damaged)

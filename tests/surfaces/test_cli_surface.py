@@ -111,6 +111,17 @@ def test_an_interrupt_is_130_and_says_how_to_go_on(tmp_path: Path) -> None:
     assert "Traceback" not in told
 
 
+def test_an_interrupt_while_modules_are_imported_cannot_be_dropped(tmp_path: Path) -> None:
+    """A module of the command that is interrupted while it is imported, and that would swallow it."""
+    (tmp_path / "typer.py").write_text(
+        "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept BaseException:\n    pass\n"
+    )
+    path = os.pathsep.join((str(tmp_path), *sys.path))
+    asked = [sys.executable, "-m", "settled", "topic", "ls"]
+    done = subprocess.run(asked, cwd=tmp_path, env={**environment(), "PYTHONPATH": path}, capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
 def test_a_reader_that_goes_away_ends_it_quietly(tmp_path: Path) -> None:
     started(tmp_path, events_jsonl=orders(3000))
     settled(tmp_path, "publish", "events.jsonl")

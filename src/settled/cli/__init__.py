@@ -6,8 +6,12 @@ Exit codes: 0 done; 1 done and the answer is bad; 2 usage, or something you wrot
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from settled.errors import SettledError
@@ -15,7 +19,8 @@ from settled.errors import SettledError
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command and exit."""
-    from settled.cli import output
+    with _interrupts_end():
+        from settled.cli import output
 
     output.prepare_streams()
     try:
@@ -28,8 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def exit_code(arguments: Sequence[str] | None = None) -> int:
     """The one place where errors are told: message and hint on standard error, the error's own exit code."""
-    from settled.cli.output import say
-    from settled.cli.verbs import command
+    with _interrupts_end():
+        from settled.cli.output import say
+        from settled.cli.verbs import command
 
     try:
         command().main(args=None if arguments is None else list(arguments), prog_name="settled")
@@ -42,3 +48,19 @@ def exit_code(arguments: Sequence[str] | None = None) -> int:
             return 1
         return end.code or 0
     return 0
+
+
+@contextlib.contextmanager
+def _interrupts_end() -> Iterator[None]:
+    """An interrupt while modules are imported ends the process at once: as an exception it may come where the
+    interpreter can only drop it. Nothing has been begun by then."""
+    if threading.current_thread() is not threading.main_thread() or not (
+        signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    ):
+        yield
+        return
+    before = signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

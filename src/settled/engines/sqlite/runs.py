@@ -70,7 +70,12 @@ class Reader:
 
     def batch(self, topic: Topic, seq: int) -> Unpacked:
         """A loaded batch. Raises Damaged."""
-        kept = self._kept[seq]
+        kept = self._kept.get(seq)
+        if kept is None:
+            raise Damaged(
+                f"{topic.name}: batch {seq} of the queue is missing from the log's file",
+                hint="its claims cannot be served; restore a copy of the log, or publish its records again",
+            )
         if not isinstance(kept.content, Unpacked):
             stored, number, payload = kept.content
             kept.content = unpack(topic.name, topic.raw_identity, number, stored, payload)
