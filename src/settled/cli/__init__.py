@@ -54,9 +54,8 @@ def exit_code(arguments: Sequence[str] | None = None) -> int:
 def _interrupts_end() -> Iterator[None]:
     """An interrupt while modules are imported ends the process at once: as an exception it may come where the
     interpreter can only drop it. Nothing has been begun by then."""
-    if threading.current_thread() is not threading.main_thread() or not (
-        signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    ):
+    here = threading.current_thread() is threading.main_thread()
+    if not here or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
     before = signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
