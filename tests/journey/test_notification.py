@@ -23,7 +23,7 @@ from settled.errors import ContractError, SettledError
 from settled.events import AttemptFailed, HintsLost, StateChanged, Swept
 from settled.record import Record
 from settled.store import Tx
-from settled.testing import kafka
+from settled.testing import kafka, rabbitmq
 from settled.testing.postgres import database
 from waiting import until
 
@@ -126,10 +126,14 @@ def test_versions_of_a_key_rise_whatever_the_order_of_hints(make: MakeApp) -> No
     assert seen == sorted(set(seen))
 
 
-@pytest.mark.parametrize("engine", ["sqlite", "kafka"])
+@pytest.mark.parametrize("engine", ["sqlite", "kafka", "rabbitmq"])
 def test_the_sweep_repairs_what_a_killed_reader_lost(engine: str, tmp_path: Path) -> None:
-    log = f"kafka://{kafka.bootstrap()}" if engine == "kafka" else f"sqlite:///{tmp_path}/log.db"
-    place = kafka.unique("hints") if engine == "kafka" else "hints", log, f"sqlite:///{tmp_path}/effects.db"
+    log = {
+        "sqlite": lambda: f"sqlite:///{tmp_path}/log.db",
+        "kafka": lambda: f"kafka://{kafka.bootstrap()}",
+        "rabbitmq": rabbitmq.url,
+    }[engine]()
+    place = "hints" if engine == "sqlite" else kafka.unique("hints"), log, f"sqlite:///{tmp_path}/effects.db"
     paths = os.pathsep.join([str(PROCESS.parent), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": paths}
     chance, file = random.Random(17), tmp_path / "effects.db"

@@ -38,6 +38,9 @@ class Passing:
         self.file = folder / "given.jsonl"
         self.topic = rabbitmq.unique("passing")
         self.handed_out: dict[str, int] = defaultdict(int)  # publisher -> its last number, as the witness saw
+        self._lines: list[list[Any]] = []
+        self._heard: dict[str, int] = defaultdict(int)
+        self._read = 0  # bytes of the file
         self._children: list[subprocess.Popen[str]] = []
         self._publishers = 0
         engine = RabbitEngine(url)
@@ -53,8 +56,7 @@ class Passing:
 
     def __exit__(self, *_: object) -> None:
         for child in self._children:
-            if child.poll() is None:
-                kill(child)
+            kill(child)
         self._ending.set()
         self._thread.join(DEADLINE_S)
 
@@ -72,18 +74,25 @@ class Passing:
         return self._process("publish", name, size, count), name
 
     def lines(self) -> list[list[Any]]:
-        text = self.file.read_text() if self.file.exists() else ""
-        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        """What readers wrote down; of each publisher no record came twice, and none after a later one."""
+        text = b""
+        if self.file.exists():
+            with self.file.open("rb") as file:
+                file.seek(self._read)
+                text = file.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self._read += len(whole)
+        for line in whole.splitlines():
+            self._lines.append(json.loads(line))
+            name, number = numbered(self._lines[-1][0])
+            assert number > self._heard[name], line
+            self._heard[name] = number
+        return self._lines
 
     def heard(self) -> dict[str, int]:
-        """The last number of each publisher that a reader was given. No record came twice, and none after a later
-        one."""
-        found: dict[str, int] = defaultdict(int)
-        for ident, _, _, _ in self.lines():
-            name, number = numbered(ident)
-            assert number > found[name], ident
-            found[name] = number
-        return found
+        """The last number of each publisher that a reader was given."""
+        self.lines()
+        return self._heard
 
     def accounted(self) -> int:
         """How many records were given, or told as missed."""
@@ -161,6 +170,7 @@ def campaign(url: str, form: Form, folder: Path, kills: int, seed: int) -> dict[
             if what != "reader":
                 publisher, name = passing.publisher()
                 passing.hands_out_more(name, 1)
+        passing.hears_more(1)
         kill(publisher)
         passing.hears_all(name)
         kill(reader)
