@@ -7,6 +7,8 @@ from __future__ import annotations
 import struct
 from functools import lru_cache
 
+from settled.errors import ContractError
+
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
@@ -32,3 +34,14 @@ def murmur2(data: bytes) -> int:
 def partition_of(key: bytes, partitions: int) -> int:
     """The partition of a key, in a topic of so many partitions."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+def other_number(topic: str, there: int, asked: int, *, queue: bool = False) -> ContractError:
+    """What to say where a contract asks for another number of partitions than the topic has."""
+    hint = "keep the number it has: a topic can only grow"
+    if asked > there:
+        moves = "" if queue else " (it says which keys move to other partitions)"
+        hint = f"keep the number it has, or let it grow first: settled topic grow {topic} --partitions {asked}{moves}"
+    return ContractError(
+        f"topic {topic!r} has {there} partitions, not {asked}", field="partitions", value=asked, hint=hint
+    )

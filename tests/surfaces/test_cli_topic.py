@@ -84,6 +84,21 @@ def test_a_topic_without_keys_grows_without_a_review(tmp_path: Path) -> None:
     assert settled(tmp_path, "topic", "describe", "t4").json["partitions"] == 4
 
 
+def test_a_queue_grows_without_a_review_and_its_contract_says_how(tmp_path: Path) -> None:
+    queue = "name: jobs\ntransport: {topic: jobs, form: queue, partitions: 4}\n"
+    (tmp_path / "four.yaml").write_text(queue)
+    (tmp_path / "six.yaml").write_text(queue.replace("4", "6"))
+    (tmp_path / "events.jsonl").write_text("".join(f'{{"id": "e{n}", "key": "k{n}"}}\n' for n in range(50)))
+    settled(tmp_path, "publish", "events.jsonl", "--contract", "four.yaml", "--key-column", "key")
+    refused = settled(tmp_path, "publish", "events.jsonl", "--contract", "six.yaml", code=2)
+    assert "settled topic grow jobs --partitions 6" in refused.err
+    grown = settled(tmp_path, "topic", "grow", "jobs", "--partitions", 6, "--yes")
+    assert "would move" not in grown.err
+    assert settled(tmp_path, "topic", "describe", "jobs").json["partitions"] == 6
+    fewer = settled(tmp_path, "publish", "events.jsonl", "--contract", "four.yaml", code=2)
+    assert "can only grow" in fewer.err
+
+
 def test_a_topic_is_compared_with_its_contract(odd: Path) -> None:
     (odd / "same.yaml").write_text("name: t4\ntransport: {partitions: 2}\n")
     (odd / "other.yaml").write_text("name: t4\ntransport: {partitions: 6, record_limit: 1kB}\nretention: {age: 1h}\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from settled.engine import Engine, TopicInfo
+from settled.engine import Engine, Form, TopicInfo
 from settled.errors import ContractError, Refused
 from settled.operations.topics import PAGE, newest_from
 from settled.partition import partition_of
@@ -14,9 +14,11 @@ SAMPLE = 10_000  # records at most that are looked at, the newest of each partit
 
 class Review(msgspec.Struct, frozen=True, kw_only=True):
     """What growing does to the keys of the newest records. `records` counts all that were looked at, `keyed` those
-    with a key; of the different `keys`, `moving` go to another partition, with `moving_records` of the records."""
+    with a key; of the different `keys`, `moving` go to another partition, with `moving_records` of the records. A queue
+    is not looked at: its partitions are slots, and no key belongs to one."""
 
     topic: str
+    form: Form
     before: int
     partitions: int
     records: int
@@ -41,9 +43,9 @@ def review(engine: Engine, info: TopicInfo, partitions: int, *, sample: int = SA
             value=partitions,
             hint="a topic can only grow",
         )
-    records, counts = 0, dict[bytes, int]()
-    most = -(-sample // max(1, sum(part.records > 0 for part in info.partitions)))
-    for part in info.partitions:
+    records, counts, parts = 0, dict[bytes, int](), [] if info.spec.form == "queue" else info.partitions
+    most = -(-sample // max(1, sum(part.records > 0 for part in parts)))
+    for part in parts:
         offset = newest_from(engine, info, part, most)
         while offset < part.end:
             page = engine.read(info.spec.name, part.partition, offset, records=PAGE)
@@ -55,6 +57,7 @@ def review(engine: Engine, info: TopicInfo, partitions: int, *, sample: int = SA
     moved = [key for key in counts if partition_of(key, before) != partition_of(key, partitions)]
     return Review(
         topic=info.spec.name,
+        form=info.spec.form,
         before=before,
         partitions=partitions,
         records=records,
@@ -78,6 +81,10 @@ def require_reviewed(found: Review, *, reviewed: bool) -> None:
 
 def told(found: Review) -> list[str]:
     """The review in words, a line each."""
+    if found.form == "queue":
+        return [
+            "Its partitions are slots: so many members may work at once. No key belongs to one, and no order changes."
+        ]
     if not found.keyed:
         return [f"None of the newest {found.records:,} records has a key: no order changes."]
     return [

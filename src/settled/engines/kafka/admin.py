@@ -26,6 +26,7 @@ from settled.engines.kafka.positions import Positions
 from settled.engines.kafka.reader import Reader
 from settled.engines.kafka.topic_settings import Found
 from settled.errors import ContractError, Unavailable, Unsupported
+from settled.partition import other_number
 from settled.record import checked_name
 
 INTERNAL = "__"  # what names of topics begin with that belong to the brokers
@@ -65,12 +66,7 @@ class Admin:
         if there is None:
             there = self._create(spec)
         if len(there.partitions) != spec.partitions:
-            raise ContractError(
-                f"topic {spec.name!r} has {len(there.partitions)} partitions, not {spec.partitions}",
-                field="partitions",
-                value=spec.partitions,
-                hint="keep the number it has; growing a topic moves keys to other partitions and is a step of its own",
-            )
+            raise other_number(spec.name, len(there.partitions), spec.partitions)
         config = self._configs([spec.name])[spec.name]
         changed = {name: value for name, value in topic_settings.adopted(spec).items() if config[name] != value}
         if changed:

@@ -13,6 +13,7 @@ from settled.engines.sqlite import pool
 from settled.engines.sqlite.database import Connection, Database
 from settled.engines.sqlite.encoding import chain_start
 from settled.errors import ContractError
+from settled.partition import other_number
 from settled.record import checked_name
 
 MAX_PARTITIONS = 1024
@@ -80,12 +81,8 @@ def ensure(database: Database, spec: TopicSpec, limit: int) -> TopicInfo:
                 connection.execute("UPDATE log_meta SET topics = topics + 1")
             found = _describe(connection, spec.name)
     if found[0].spec.partitions != spec.partitions:
-        raise ContractError(
-            f"topic {spec.name!r} has {found[0].spec.partitions} partitions, not {spec.partitions}",
-            field="partitions",
-            value=spec.partitions,
-            hint="keep the number it has; growing a topic moves keys to other partitions and is a step of its own",
-        )
+        there = found[0].spec
+        raise other_number(spec.name, there.partitions, spec.partitions, queue=there.form == "queue")
     if not _fits(found[0].spec, spec):
         raise ContractError(
             f"topic {spec.name!r} has the form {found[0].spec.form}, not {spec.form}",
