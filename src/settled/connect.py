@@ -37,7 +37,8 @@ def engine(url: str) -> Engine:
 def kind(url: str) -> tuple[str, Capabilities]:
     """The name of the engine that takes the URL, and what it can keep. Opens nothing; raises as `require_engine`."""
     found = _adapter("engine", url, _ENGINES)
-    return found.name, found.capabilities
+    by_url = getattr(found, "capabilities_at", None)
+    return found.name, found.capabilities if by_url is None else by_url(url)
 
 
 def require_engine(url: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -38,6 +38,11 @@ class Capabilities(msgspec.Struct, frozen=True):
     witness: bool = False  # marks show whether a log went back or was replaced
     maintains: bool = False  # `maintain` applies retention; else the brokers do so themselves
     max_message_bytes: int = 1_000_000
+    differing: Mapping[Form, Mapping[str, Any]] = MappingProxyType({})  # fields with another value in a form
+
+    def of(self, form: Form) -> Capabilities:
+        """What is kept in this form."""
+        return msgspec.structs.replace(self, **self.differing.get(form, {}))
 
 
 class TopicSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -98,8 +98,9 @@ ENFORCED: dict[str, str] = {
 def check(contract: Contract, *, capabilities: Capabilities | None = None) -> list[Finding]:
     """The rules that the contract breaks, errors first. Rules about the engine need its `capabilities`."""
     found = []
+    kept = None if capabilities is None else capabilities.of(contract.transport.form)
     for rule in RULES:
-        told = rule.test(contract, capabilities)
+        told = rule.test(contract, kept)
         if told is not None:
             message, remedy = told
             found.append(

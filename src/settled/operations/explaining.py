@@ -11,7 +11,6 @@ from settled.errors import Unsupported
 REASONS = {  # engine and form: what it lacks, beyond the rule's own words
     ("kafka", "queue"): "the client's share consumer cannot extend its lock on a record that runs, and hands out "
     "nothing more while one does; a group on a log divides the work too, a partition at a time",
-    ("rabbitmq", "log"): "a queue forgets a record once it is settled",
 }
 
 

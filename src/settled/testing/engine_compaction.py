@@ -34,15 +34,15 @@ class CompactionCases:
     @pytest.fixture
     def compacting(self, engine: Engine) -> Engine:
         """The engine, where it claims compaction and it is known when it compacts."""
-        if not engine.capabilities.compaction:
+        if not engine.capabilities.of("log").compaction:
             pytest.skip("no compaction here")
-        if not engine.capabilities.maintains:
+        if not engine.capabilities.of("log").maintains:
             pytest.skip("the brokers compact when they see fit")
         return engine
 
     def test_a_topic_is_compacted_or_refused(self, engine: Engine, engine_factory: EngineFactory) -> None:
         spec = TopicSpec(name=names.topic, compact=True, tombstone_s=120.0)
-        if not engine.capabilities.compaction:
+        if not engine.capabilities.of("log").compaction:
             with pytest.raises(Unsupported):
                 engine.ensure_topic(spec)
             assert not engine.topics([names.topic])
@@ -60,7 +60,7 @@ class CompactionCases:
 
         eventually(taken_on, "every broker knows what it took on")
         left = engine.ensure_topic(TopicSpec(name=names.topic)).spec
-        assert left.compact is not engine.capabilities.maintains  # where brokers compact, only people end it
+        assert left.compact is not engine.capabilities.of("log").maintains  # where brokers compact, only people end it
         with pytest.raises(ContractError, match="tombstone_s"):
             engine.ensure_topic(TopicSpec(name=names.topic, compact=True, tombstone_s=-1.0))
 

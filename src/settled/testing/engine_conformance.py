@@ -14,17 +14,18 @@ their own and get SIGKILL and SIGSTOP.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 import pytest
 
-from settled.engine import Engine, ProducerSpec
+from settled.engine import Durability, Engine
 from settled.errors import SettledError
 from settled.testing.engine_compaction import CompactionCases
 from settled.testing.engine_groups import GroupCases
 from settled.testing.engine_producers import ProducerCases
 from settled.testing.engine_records import RecordCases
 from settled.testing.engine_tails import LogTailCases, TailCases
-from settled.testing.engine_tools import EngineFactory, make_topic, message, names, publish
+from settled.testing.engine_tools import EngineFactory, make_topic, message, names, places, producing, publish
 
 
 class TailConformance(TailCases):
@@ -42,9 +43,13 @@ class TailConformance(TailCases):
 
 
 class EngineConformance(RecordCases, ProducerCases, GroupCases, LogTailCases, CompactionCases):
+    durability: ClassVar[Durability] = "local"  # of what the tests publish
+    tells_offsets = True  # receipts say where a record stands
+
     @pytest.fixture(autouse=True)
     def own_names(self) -> Iterator[None]:
         names.fresh()
+        names.durability, names.tells_offsets = self.durability, self.tells_offsets
         yield
         names.plain()
 
@@ -59,15 +64,15 @@ class EngineConformance(RecordCases, ProducerCases, GroupCases, LogTailCases, Co
         first.close()
         first.close()
         second = engine_factory()
-        found = [(one.partition, one.offset, one.id) for n in range(2) for one in second.read(names.topic, n, 0)]
-        assert sorted(found) == sorted((r.partition, r.offset, r.id) for r in sent)
+        found = [one for number in range(2) for one in second.read(names.topic, number, 0)]
+        assert places(found) == places(sent)
         with pytest.raises(SettledError):
             first.topics()
 
     def test_closing_the_engine_sends_what_is_buffered(self, engine_factory: EngineFactory) -> None:
         first = engine_factory()
         make_topic(first)
-        pending = first.producer(ProducerSpec(linger_s=3600.0)).send(message(1))
+        pending = first.producer(producing(linger_s=3600.0)).send(message(1))
         first.close()
-        assert pending.result(timeout=0).offset == 0
+        assert pending.result(timeout=0).offset == names.offset(0)
         assert engine_factory().read(names.topic, 0, 0)[0].id == "e1"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from settled.engine import Engine, Form, Producer, ProducerSpec, Tail
+from settled.engine import Engine, Form, Producer, Tail
 from settled.errors import ContractError, HistoryLost, Unsupported
 from settled.record import Record
 from settled.testing.engine_fetching import FetchCases
@@ -21,6 +21,7 @@ from settled.testing.engine_tools import (
     make_topic,
     message,
     names,
+    producing,
     publish,
     topic_of,
 )
@@ -39,13 +40,13 @@ class TailCases:
     @pytest.fixture
     def tailing(self, engine: Engine) -> Engine:
         """The engine, where it claims tails."""
-        if not engine.capabilities.tails:
+        if not engine.capabilities.of(self.form).tails:
             pytest.skip("no tails here")
         return engine
 
     def test_a_tail_is_refused_where_it_is_not_claimed(self, engine: Engine) -> None:
         self._make(engine)
-        if engine.capabilities.tails:
+        if engine.capabilities.of(self.form).tails:
             engine.tail(names.topic).close()
             return
         with pytest.raises(Unsupported):
@@ -103,7 +104,7 @@ class TailCases:
     def test_what_passed_a_tail_that_was_away_is_counted(self, tailing: Engine) -> None:
         """At once, or once its producer is heard again: then it says that there may be more."""
         self._make(tailing, 3)
-        producer = tailing.producer(ProducerSpec())
+        producer = tailing.producer(producing())
         first = tailing.tail(names.topic)
         send(producer, range(30))
         received(first, 30)
@@ -112,7 +113,7 @@ class TailCases:
         first.close()
         send(producer, range(30, 75))
         second = tailing.tail(names.topic, after=position)
-        counts = tailing.capabilities.counts_passed
+        counts = tailing.capabilities.of(self.form).counts_passed
         assert (second.interruptions, second.missed) == ((0, 45) if counts else (1, 0))
         send(producer, range(75, 80))
         assert sorted(one.id for one in received(second, 5)) == [f"e{n}" for n in range(75, 80)]
@@ -127,7 +128,7 @@ class TailCases:
 
     def test_a_position_is_moved_within_what_was_returned_last(self, tailing: Engine) -> None:
         self._make(tailing)
-        producer = tailing.producer(ProducerSpec())
+        producer = tailing.producer(producing())
         first = tailing.tail(names.topic)
         send(producer, range(9))
         found: list[Record] = []
@@ -168,7 +169,7 @@ class TailCases:
         eventually(all_told, "what came meanwhile")
         missed = tail.missed
         assert len(found) + missed == 310
-        assert missed == 310 or not tailing.capabilities.counts_passed
+        assert missed == 310 or not tailing.capabilities.of(self.form).counts_passed
         publish(tailing, map(message, range(400, 410)))
         assert sorted(one.id for one in received(tail, 10)) == [f"e{n}" for n in range(400, 410)]
         assert tail.missed == missed

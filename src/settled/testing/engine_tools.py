@@ -18,6 +18,7 @@ from settled.engine import (
     Assigned,
     Consumer,
     ConsumerGroup,
+    Durability,
     Engine,
     Fetched,
     Lost,
@@ -46,10 +47,16 @@ class Names:
 
     def plain(self) -> None:
         self.topic, self.group = TOPIC, GROUP
+        self.durability: Durability = "local"  # of what is published without another word on it
+        self.tells_offsets = True  # receipts do
 
     def fresh(self) -> None:
         unique = uuid.uuid4().hex[:10]
         self.topic, self.group = f"{TOPIC}-{unique}", f"{GROUP}-{unique}"
+
+    def offset(self, expected: int) -> int:
+        """What a receipt says of a record at this offset."""
+        return expected if self.tells_offsets else -1
 
 
 names = Names()
@@ -70,9 +77,19 @@ def topic_of(engine: Engine) -> TopicInfo:
     return engine.topics([names.topic])[0]
 
 
+def producing(**fields: Any) -> ProducerSpec:
+    """How the test's producer works; durable as the suite's engine can."""
+    return ProducerSpec(**{"durability": names.durability, **fields})
+
+
+def places(told: Iterable[Receipt | Record]) -> list[tuple[int, int, str]]:
+    """Partition, offset and id of each, in order; offsets 0 where receipts do not tell them."""
+    return sorted((one.partition, one.offset if names.tells_offsets else 0, one.id) for one in told)
+
+
 def publish(engine: Engine, messages: Iterable[Message], **spec: Any) -> list[Receipt]:
     """Publish and wait until all are accepted."""
-    producer = engine.producer(ProducerSpec(**spec))
+    producer = engine.producer(producing(**spec))
     pending = [producer.send(one) for one in messages]
     producer.close()
     return [one.result(timeout=DEADLINE_S) for one in pending]

@@ -40,14 +40,16 @@ class Ground:
     """A contract on an engine, with the questions that several facts ask."""
 
     def __init__(self, contract: Contract, engine: str, capabilities: Capabilities) -> None:
-        self.contract, self.engine, self.capabilities = contract, engine, capabilities
+        self.contract, self.engine = contract, engine
+        self.capabilities = capabilities.of(contract.transport.form)
         self.transport, self.delivery = contract.transport, contract.delivery
         self.poison, self.retention = contract.poison, contract.retention
         self.form = contract.transport.form
         self.group = contract.delivery.group
         self.hints = self.form == "notification"
         self.queue = self.form == "queue"
-        self.brokers_queue = engine == "rabbitmq"  # a group's records leave the broker once they are settled
+        # A group's records leave the broker once they are settled:
+        self.brokers_queue = engine == "rabbitmq" and self.form in ("queue", "pubsub")
         self.log = not (self.hints or self.queue or self.brokers_queue)  # it has a history that several may read
         self.ordered = contract.delivery.ordering == "key" and contract.transport.key is not None
         self.lease = show_duration(contract.delivery.lease)

@@ -18,27 +18,26 @@ from settled.engine import (
     Durability,
     Examined,
     GroupInfo,
-    MemberInfo,
-    Partition,
-    PartitionInfo,
     ProducerSpec,
-    QueueInfo,
     TopicInfo,
     TopicSpec,
 )
-from settled.engines.rabbitmq import faults, settings
+from settled.engines.rabbitmq import faults, log_infos, settings, slot_infos
 from settled.engines.rabbitmq.consumer import RabbitConsumer
+from settled.engines.rabbitmq.facts import stream_of
 from settled.engines.rabbitmq.producer import FRESH_S, RabbitProducer
 from settled.engines.rabbitmq.sending import Route
+from settled.engines.rabbitmq.stream_consumer import StreamConsumer
+from settled.engines.rabbitmq.streams import Streams
 from settled.engines.rabbitmq.tail import RabbitTail
-from settled.engines.rabbitmq.topology import MAX_MESSAGE_BYTES, Source, There, Topology, exchange_of
+from settled.engines.rabbitmq.topology import MAX_MESSAGE_BYTES, Source, There, Topology, exchange_of, facts_of
 from settled.errors import ContractError, Refused, SettledError, Unsupported
 from settled.record import Record, checked_name, checked_text
 
 log = logging.getLogger("settled.engines.rabbitmq")
 
 QUORUM = 3  # nodes
-Member = RabbitConsumer | RabbitProducer | RabbitTail
+Member = RabbitConsumer | StreamConsumer | RabbitProducer | RabbitTail
 
 
 class RabbitEngine:
@@ -47,10 +46,11 @@ class RabbitEngine:
     name = "rabbitmq"
     capabilities = Capabilities(
         durability=frozenset({"memory", "local"}),
-        forms=frozenset({"queue", "pubsub", "notification"}),
+        forms=frozenset({"queue", "pubsub", "log", "notification"}),
         tails=True,
         counts_passed=False,
         renumbers=True,
+        differing={"log": {"renumbers": False, "tails": False, "durability": frozenset({"memory"})}},
         max_message_bytes=MAX_MESSAGE_BYTES,
     )
 
@@ -60,28 +60,40 @@ class RabbitEngine:
         self.url = url
         self._settings = settings.parse(url)
         self._topology = Topology(self._settings)
-        if len(self._settings.addresses) >= QUORUM:
-            durability: frozenset[Durability] = frozenset({"memory", "local", "committed"})
-            self.capabilities = msgspec.structs.replace(type(self).capabilities, durability=durability)
+        self._streams = Streams(self._topology)
+        self.capabilities = _kept(self._settings)
         self._lock = threading.Lock()
         self._producers: set[RabbitProducer] = set()
-        self._consumers: set[RabbitConsumer] = set()
+        self._consumers: set[RabbitConsumer | StreamConsumer] = set()
         self._tails: set[RabbitTail] = set()
         self._told: dict[str, TopicSpec] = {}  # what this process was told of topics: the broker keeps no such facts
         self._closed = False
         self._topology.connect()
 
+    @staticmethod
+    def capabilities_at(url: str) -> Capabilities:
+        """What is kept at the URL: with three nodes or more a quorum confirms, and streams have copies."""
+        return _kept(settings.parse(url))
+
     def __repr__(self) -> str:
         return f"RabbitEngine({self._settings.shown!r})"
 
     def ensure_topic(self, spec: TopicSpec) -> TopicInfo:
-        """A topic that is there with other arguments is refused with the broker's words, and nothing is changed."""
-        self._open().ensure(spec)
+        """A topic that is there with other arguments is refused, and nothing is changed: of a log both values are told,
+        of others with the broker's words."""
+        topology = self._open()
+        if spec.form == "log":
+            self._streams.ensure(spec)
+        else:
+            topology.ensure(spec)
         with self._lock:
             self._told[spec.name] = spec
         return self.topics([spec.name])[0]
 
     def grow_topic(self, name: str, partitions: int) -> TopicInfo:
+        if self._is_log(name):
+            self._streams.grow(name, partitions)
+            return self.topics([name])[0]
         raise Unsupported(
             "slots on RabbitMQ are not kept by the broker",
             field="partitions",
@@ -94,24 +106,39 @@ class RabbitEngine:
         of."""
         wanted = sorted(self._told if names is None else names)
         found = ((name, self._open().there(name)) for name in wanted)
-        return [self._info(name, there) for name, there in found if there is not None]
+        infos = (self._info(name, there) for name, there in found if there is not None)
+        return [info for info in infos if info is not None]
 
     def groups(self, group: str | None = None) -> list[GroupInfo]:
-        """The group named, or those that joined here: who holds the slots of the topics that this process was told of.
-        Members of other processes are known by their slot alone."""
-        self._open()
+        """The group named, or those that this process knows: of logs that it was told of all, as their boards say; of
+        other topics those that joined here, members elsewhere being known by their slot alone."""
+        topology = self._open()
         with self._lock:
-            joined = {consumer.group for consumer in self._consumers}
-            told = list(self._told.values())
-        names = sorted(joined) if group is None else [group]
-        found = (self._group(name, told) for name in names)
-        return [info for info in found if info.members or info.group in joined]
+            slots = self._slot_members()
+            told = [spec for spec in self._told.values() if spec.form != "log"]
+            logs = [spec.name for spec in self._told.values() if spec.form == "log"]
+        joined = {consumer.group for consumer in slots}
+        boards = {topic: self._streams.boards(topic, group) for topic in logs}
+        known = joined | {name for found in boards.values() for name in found}
+        infos: list[GroupInfo] = []
+        for name in sorted(known) if group is None else [group]:
+            of_logs = [(topic, found[name]) for topic, found in boards.items() if name in found]
+            if of_logs:
+                infos.append(log_infos.group(name, of_logs))
+                continue
+            own = [consumer for consumer in slots if consumer.group == name]
+            info = slot_infos.group(topology, name, told, own)
+            infos += [info] if info.members or name in joined else []
+        return infos
 
     def offset_at(self, topic: str, partition: int, us: int) -> int:
-        raise _no_history()
+        """By the producers' clocks, see `records`; exact where they and the broker's agree."""
+        self._require_log(topic)
+        return self._streams.offset_at(topic, partition, us)
 
     def read(self, topic: str, partition: int, offset: int, *, records: int = 100) -> list[Record]:
-        raise _no_history()
+        self._require_log(topic)
+        return self._streams.read(topic, partition, offset, records)
 
     def producer(self, spec: ProducerSpec) -> RabbitProducer:
         """Raises Unsupported for `committed` unless the URL names three nodes, most answer, and all say the same name.
@@ -120,13 +147,13 @@ class RabbitEngine:
         if spec.identity is not None:
             checked_text("identity", spec.identity)
         if spec.durability == "committed":
-            self._require_cluster()
-        producer = RabbitProducer(spec, self._settings, self._route, self._forget)
+            self._require_cluster(spec.durability)
+        producer = RabbitProducer(spec, self._settings, lambda topic: self._route(topic, spec.durability), self._forget)
         with self._lock:
             self._producers.add(producer)
         return producer
 
-    def consumer(self, group: ConsumerGroup) -> RabbitConsumer:
+    def consumer(self, group: ConsumerGroup) -> RabbitConsumer | StreamConsumer:
         """Of pub/sub, the group's durable subscription is made. Raises ContractError where the group wants order and
         the topic has several slots."""
         checked_name("group", group.group)
@@ -135,10 +162,26 @@ class RabbitEngine:
                 "a group needs at least one topic and a lease above 0", field="group", value=group.group
             )
         topology = self._open()
+        logs = [topic for topic in group.topics if self._is_log(checked_name("topic", topic))]
+        if logs:
+            return self._joined(group, logs)
         sources = [self._source(topology, topic, group.group, ordered=group.ordered) for topic in group.topics]
         consumer = RabbitConsumer(group, sources, self._settings, self._identity, self._forget)
         with self._lock:
             self._consumers.add(consumer)
+        return consumer
+
+    def _joined(self, group: ConsumerGroup, logs: list[str]) -> StreamConsumer:
+        if len(logs) < len(group.topics):
+            raise ContractError(
+                "a group reads logs, or topics that are none, not both", field="topic", hint="make two groups of it"
+            )
+        topics = {topic: self._streams.join(topic, group.group) for topic in logs}
+        consumer = StreamConsumer(group, topics, self._settings, self._forget)
+        with self._lock:
+            self._consumers.add(consumer)
+            for topic, facts in topics.items():
+                self._told.setdefault(topic, facts.spec(topic))
         return consumer
 
     def tail(self, topic: str, *, after: str | None = None, behind: int = 100_000) -> RabbitTail:
@@ -148,6 +191,8 @@ class RabbitEngine:
         there = self._open().there(topic)
         if there is None:
             raise faults.absent(topic)
+        if there.form == "log":
+            raise Unsupported("a log on RabbitMQ has no tails", field="topic", value=topic, hint="read it with a group")
         exchange = exchange_of(topic, there.form)
         if not exchange:
             raise ContractError(
@@ -180,12 +225,12 @@ class RabbitEngine:
         asked = len(self._settings.addresses)
         told = f"{len(clusters)} of {asked} addresses answer, cluster {', '.join(sorted(set(clusters)))}"
         found = [Examined(name="broker", state="ok" if len(clusters) == asked else "note", told=told)]
-        if durability == "committed":
-            found.append(self._examine_durability())
-        if spec is not None and self._topology.is_there(spec):
+        if durability == "committed" or (durability == "local" and spec is not None and spec.form == "log"):
+            found.append(self._examine_durability(durability))
+        if spec is not None and self._is_as_wanted(spec):
             with self._lock:
                 self._told.setdefault(spec.name, spec)
-            found += self._examine_dead(spec.name) if spec.form == "queue" else []
+            found += [slot_infos.dead(self._topology, spec.name)] if spec.form == "queue" else []
         return found
 
     def close(self) -> None:
@@ -208,6 +253,24 @@ class RabbitEngine:
             raise Refused("this engine is closed", hint="open another one")
         return self._topology
 
+    def _is_log(self, topic: str) -> bool:
+        told = self._told.get(topic)
+        if told is not None:
+            return told.form == "log"
+        there = self._open().there(topic)
+        return there is not None and there.form == "log"
+
+    def _require_log(self, topic: str) -> None:
+        there = self._open().there(checked_name("topic", topic))
+        if there is None:
+            raise faults.absent(topic)
+        if there.form != "log":
+            raise _no_history()
+
+    def _is_as_wanted(self, spec: TopicSpec) -> bool:
+        """False: it is not there. Raises as `ensure_topic` does, makes nothing."""
+        return self._streams.is_there(spec) if spec.form == "log" else self._topology.is_there(spec)
+
     def _identity(self, topic: str) -> str:
         """A queue has no incarnations: claims are numbered by epochs, which the store remembers."""
         return f"rabbitmq:{self._settings.vhost}:{topic}"
@@ -217,10 +280,12 @@ class RabbitEngine:
         told = self._told.get(topic)
         return topology.source(topic, group, ordered=ordered, told=None if told is None else told.partitions)
 
-    def _route(self, topic: str) -> Route:
+    def _route(self, topic: str, durability: Durability) -> Route:
         there = self._open().there(topic)
         if there is None:
             raise faults.absent(topic)
+        if there.form == "log":
+            return self._log_route(topic, durability)
         told = self._told.get(topic)
         limit = (told.max_message_bytes if told is not None else None) or MAX_MESSAGE_BYTES
         until = time.monotonic() + FRESH_S
@@ -229,93 +294,57 @@ class RabbitEngine:
             return Route("", topic, limit, until, scheduled=True)
         return Route(exchange, "", limit, until, mandatory=there.form != "notification", numbered=True)
 
-    def _info(self, name: str, there: There) -> TopicInfo:
-        told = self._told.get(name)
-        if told is None or told.form != there.form:
-            told = TopicSpec(name=name, form=there.form)
-        with self._lock:
-            held = {slot.number: slot for each in self._consumers for slot in each.claimed(name)}
-        slots = []
-        for number in range(told.partitions):
-            slot = held.get(number)
-            claims = len(slot.unended) if slot is not None else 0
-            end = slot.next if slot is not None and claims else 0
-            slots.append(
-                PartitionInfo(
-                    partition=number,
-                    begin=end - claims,
-                    end=end,
-                    records=claims,
-                    bytes=None,
-                    stored_bytes=None,
-                    exact=False,
-                )
+    def _log_route(self, topic: str, durability: Durability) -> Route:
+        if durability not in self.capabilities.of("log").durability:
+            raise Unsupported(
+                f"durability `{durability}` of topic {topic!r}: a stream is not synced to disk before it is confirmed",
+                field="durability",
+                value=durability,
+                hint=f"ask for `memory`, use a queue, or name {QUORUM} nodes of a cluster: then copies make up for it",
             )
-        ready = 0 if there.counted is None else there.counted.ready
-        claimed = sum(slot.records for slot in slots)
-        hints = there.form == "notification"
-        notes = (
-            "nothing is kept: a hint goes to the readers that listen when it comes"
-            if hints
-            else "claims of other processes are not counted: AMQP does not tell them",
-        )
-        return TopicInfo(
-            spec=told,
-            identity=self._identity(name),
-            partitions=slots,
-            notes=notes,
-            queue=None if hints else QueueInfo(ready=ready, scheduled=None, claimed=claimed),
+        if durability == "local":
+            self._require_cluster(durability)
+        known = self._streams.known(topic)
+        if known is None:
+            raise faults.absent(topic)
+        facts = known.facts
+        until = time.monotonic() + FRESH_S
+        return Route(
+            "",
+            facts_of(topic),
+            facts.max_message_bytes or MAX_MESSAGE_BYTES,
+            until,
+            partitions=tuple(stream_of(topic, number) for number in range(facts.partitions)),
         )
 
-    def _group(self, name: str, told: list[TopicSpec]) -> GroupInfo:
-        members: dict[Partition, MemberInfo] = {}
+    def _info(self, name: str, there: There) -> TopicInfo | None:
+        if there.form == "log":
+            return self._streams.info(name)
         with self._lock:
-            own = [consumer for consumer in self._consumers if consumer.group == name]
-        for spec in told:
-            queue = f"{spec.name}:{name}" if spec.form == "pubsub" else spec.name
-            source = Source(spec.name, queue, spec.partitions, spec.partitions == 1)
-            for slot in self._open().held(source, name):
-                members[spec.name, slot] = MemberInfo(
-                    member=f"slot {slot}", host="", pid=None, partitions=[(spec.name, slot)], lease_left_s=None
-                )
-            for consumer in own:
-                for held in consumer.claimed(spec.name):
-                    members[held.place] = MemberInfo(
-                        member=consumer.member, host="", pid=None, partitions=[held.place], lease_left_s=None
-                    )
-        return GroupInfo(group=name, members=list(members.values()), committed={}, epochs={})
+            held = {slot.number: slot for each in self._slot_members() for slot in each.claimed(name)}
+        return slot_infos.topic(name, there, self._told.get(name), held, self._identity(name))
 
-    def _examine_durability(self) -> Examined:
+    def _slot_members(self) -> list[RabbitConsumer]:
+        return [each for each in self._consumers if isinstance(each, RabbitConsumer)]
+
+    def _examine_durability(self, durability: Durability) -> Examined:
         try:
-            self._require_cluster()
+            self._require_cluster(durability)
         except Unsupported as error:
             return Examined(name="durability", state="bad", told=error.message, remedy=error.hint)
         return Examined(name="durability", state="ok", told="a quorum of nodes confirms")
 
-    def _examine_dead(self, name: str) -> list[Examined]:
-        dead = self._topology.dead(name)
-        if not dead:
-            return [Examined(name="dead messages", state="ok", told="none")]
-        return [
-            Examined(
-                name="dead messages",
-                state="bad",
-                told=f"{dead:,} in {name}:dead: handed out {self._settings.delivery_limit} times without an end",
-                remedy=f"find out why members end, then move them back: rabbitmqadmin get queue={name}:dead",
-            )
-        ]
-
-    def _require_cluster(self) -> None:
+    def _require_cluster(self, durability: Durability) -> None:
         addresses = self._settings.addresses
         clusters = self._topology.connect() if len(addresses) >= QUORUM else []
         if len(clusters) <= len(addresses) // 2 or len(set(clusters)) != 1:
             raise Unsupported(
-                f"durability `committed` needs a quorum of at least {QUORUM} nodes of one cluster; the URL names "
+                f"durability `{durability}` needs a quorum of at least {QUORUM} nodes of one cluster; the URL names "
                 f"{len(addresses)}, of which {len(clusters)} answered",
                 field="durability",
-                value="committed",
-                hint="name all nodes in the URL, and the cluster (rabbitmqctl set_cluster_name); or ask for `local`: "
-                "synced to the disks of the nodes that there are",
+                value=durability,
+                hint="name all nodes in the URL, and the cluster (rabbitmqctl set_cluster_name); or ask for less: on "
+                "queues `local` is synced to the disks of the nodes that there are",
             )
 
     def _forget(self, member: Member) -> None:
@@ -323,6 +352,15 @@ class RabbitEngine:
             self._tails.discard(member)
             self._producers.discard(member)
             self._consumers.discard(member)
+
+
+def _kept(at: settings.Settings) -> Capabilities:
+    told = RabbitEngine.capabilities
+    if len(at.addresses) < QUORUM:
+        return told
+    durability: frozenset[Durability] = frozenset({"memory", "local", "committed"})
+    differing = {"log": {**told.differing["log"], "durability": durability}}
+    return msgspec.structs.replace(told, durability=durability, differing=differing)
 
 
 def _no_history() -> Unsupported:

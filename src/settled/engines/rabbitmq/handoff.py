@@ -102,11 +102,13 @@ class Held(Protocol):
 
     topic: str
     number: int
-    paused: bool
     waiting: deque[Any]
 
     @property
     def place(self) -> Partition: ...
+
+    @property
+    def paused(self) -> bool: ...
 
     def take(self, records: int, size: int) -> Fetched | None: ...
 

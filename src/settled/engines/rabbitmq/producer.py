@@ -8,6 +8,7 @@ channel does not say which message it is about: from then on messages go one by 
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 import time
@@ -20,7 +21,7 @@ from pika.adapters.select_connection import SelectConnection
 from pika.channel import Channel
 from pika.spec import Basic, BasicProperties
 
-from settled import at_exit, windows
+from settled import at_exit, clock, windows
 from settled.engine import ProducerSpec
 from settled.engines.rabbitmq import faults
 from settled.engines.rabbitmq.connection import Link
@@ -29,6 +30,7 @@ from settled.engines.rabbitmq.sending import Route, Sent, no_sequences, refuse_s
 from settled.engines.rabbitmq.sessions import Numbers
 from settled.engines.rabbitmq.settings import Settings
 from settled.errors import Refused, SettledError, Unavailable
+from settled.partition import partition_of
 from settled.record import Message, checked
 
 FRESH_S = 60.0  # how long a topic's facts are taken for true
@@ -55,6 +57,7 @@ class RabbitProducer:
         self._moved = threading.Condition(self._lock)
         self._outbox: deque[Sent] = deque()
         self._numbers = Numbers()
+        self._turn = itertools.count()
         self._buffered = 0
         self._open = 0  # messages that have not ended
         self._waiting = 0  # threads that wait for messages to end
@@ -90,8 +93,9 @@ class RabbitProducer:
             raise too_large(message, route.limit)
         deadline = now + self._settings.publish_s
         body = message.value or b""
-        properties = properties_of(message)
-        sent = Sent(self, topic, message.id, route, properties, body, size + OVERHEAD, deadline)
+        partition, to = self._place(message, route) if route.partitions else (0, route.routing_key)
+        properties = properties_of(message, clock.wall_us() if route.partitions else None)
+        sent = Sent(self, topic, message.id, route, properties, body, size + OVERHEAD, deadline, to, partition)
         with self._lock:
             if self._ended:
                 raise Refused("this producer is closed", hint="open another one")
@@ -155,6 +159,14 @@ class RabbitProducer:
         return sent.ended
 
     # Steps of `send`.
+
+    def _place(self, message: Message, route: Route) -> tuple[int, str]:
+        """The partition of a log that the message goes to, and its stream. Those without a key go to all in turn."""
+        if message.key is None:
+            partition = next(self._turn) % len(route.partitions)
+        else:
+            partition = partition_of(message.key, len(route.partitions))
+        return partition, route.partitions[partition]
 
     def _route(self, topic: str, known: Route | None) -> Route:
         try:
@@ -290,7 +302,7 @@ class RabbitProducer:
             tag += 1
             flying[tag] = sent
             route = sent.route
-            publish(route.exchange, route.routing_key, sent.body, sent.properties, route.mandatory)
+            publish(route.exchange, sent.to, sent.body, sent.properties, route.mandatory)
         self._tag = tag
 
     def _take_back(self, channel: Channel, method: Basic.Return, properties: BasicProperties, _: bytes) -> None:
@@ -299,7 +311,7 @@ class RabbitProducer:
             if (
                 tag > self._returned
                 and sent.properties.message_id == properties.message_id
-                and (sent.route.exchange, sent.route.routing_key) == (method.exchange, method.routing_key)
+                and (sent.route.exchange, sent.to) == (method.exchange, method.routing_key)
             ):
                 self._returned = tag
                 sent.error = unroutable(sent.topic)

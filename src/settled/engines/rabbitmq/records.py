@@ -7,8 +7,10 @@ settled           1: the message is settled's, read as written here
 settled-key       the key, bytes; absent: none
 settled-null      present: the value is none
 settled-headers   the user's headers, an array name, value, name, value, ...: in order, names may repeat, values may be
-                  none. An AMQP table keeps neither order nor repeats. `traceparent`, `tracestate` and `content-type`
+                  none. An AMQP table keeps neither order nor repeats. Of a log the array is packed (MessagePack) into
+                  bytes: a stream drops arrays. `traceparent`, `tracestate` and `content-type`
                   stand where other clients look for them too
+settled-at        of a log: when it was published, by the producer's clock, in microseconds since 1970
 cloudEvents_id    an id of 256 bytes, one more than `message_id` takes
 
 A message without the header `settled` is foreign: its headers are all kept, as bytes, but those that begin with `x-`.
@@ -21,12 +23,13 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 from pika.spec import BasicProperties
 
 from settled.errors import InvalidMessage
 from settled.record import MAX_ID_BYTES, RECORD_OVERHEAD, Headers, Message, Record, checked_text, from_us, to_us
 
-MARK, KEY, NULL, HEADERS = "settled", "settled-key", "settled-null", "settled-headers"
+MARK, KEY, NULL, HEADERS, AT = "settled", "settled-key", "settled-null", "settled-headers", "settled-at"
 ID, TYPE, TIME, SOURCE, SPECVERSION = (
     "cloudEvents_id",
     "cloudEvents_type",
@@ -46,16 +49,18 @@ _PREFIXES = ("cloudEvents_", "cloudEvents:", "ce-")
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999  # the years 1 to 9999
 
 
-def properties_of(message: Message) -> BasicProperties:
+def properties_of(message: Message, at_us: int | None = None) -> BasicProperties:
     """The properties of a message on its way to RabbitMQ, which keeps it on disk."""
     table: dict[str, Any] = {MARK: 1}
+    if at_us is not None:
+        table[AT] = at_us
     if message.key is not None:
         table[KEY] = message.key
     if message.value is None:
         table[NULL] = True
     content_type = None
     if message.headers:
-        content_type = _put_headers(table, message.headers)
+        content_type = _put_headers(table, message.headers, packed=at_us is not None)
     if message.type is not None:
         table[TYPE], table[SPECVERSION], table[SOURCE] = message.type, "1.0", f"/{message.topic}"
     if message.version is not None:
@@ -76,8 +81,7 @@ def properties_of(message: Message) -> BasicProperties:
 def record_of(topic: str, partition: int, offset: int, properties: BasicProperties, body: bytes) -> tuple[Record, int]:
     """The record that a delivered message is, under its claim's number, and its `Record.size`."""
     table: dict[str, Any] = properties.headers or {}
-    stamp = table.get(STAMP_MS)
-    accepted = stamp * 1000 if type(stamp) is int else 0
+    accepted = stamped_us(properties)
     if table.get(MARK) != 1:
         record = _foreign(topic, partition, offset, properties, body, accepted)
         return record, record.size
@@ -105,6 +109,15 @@ def record_of(topic: str, partition: int, offset: int, properties: BasicProperti
     return record, RECORD_OVERHEAD + len(body) + (len(key) if key else 0)
 
 
+def stamped_us(properties: BasicProperties) -> int:
+    """When it was accepted: by the broker's clock where it stamps messages, else by the producer's; 0: nobody says."""
+    table = properties.headers or {}
+    stamp, at = table.get(STAMP_MS), table.get(AT)
+    if type(stamp) is int:
+        return stamp * 1000
+    return at if isinstance(at, int) and table.get(MARK) == 1 else 0
+
+
 def deliveries_before(properties: BasicProperties, redelivered: bool) -> int:
     """How often the message was handed out before without an end, as the broker counted."""
     count = (properties.headers or {}).get(DELIVERIES)
@@ -113,7 +126,7 @@ def deliveries_before(properties: BasicProperties, redelivered: bool) -> int:
     return 1 if redelivered else 0
 
 
-def _put_headers(table: dict[str, Any], headers: Headers) -> str | None:
+def _put_headers(table: dict[str, Any], headers: Headers, *, packed: bool) -> str | None:
     pairs: list[Any] = []
     content_type = None
     for name, value in headers:
@@ -123,11 +136,16 @@ def _put_headers(table: dict[str, Any], headers: Headers) -> str | None:
                 table[name] = value.decode("utf-8", "replace")
             elif name == "content-type" and value.isascii():
                 content_type = value.decode()
-    table[HEADERS] = pairs
+    table[HEADERS] = msgspec.msgpack.encode(pairs) if packed else pairs
     return content_type
 
 
 def _headers(pairs: Any) -> Headers:
+    if isinstance(pairs, bytes):
+        try:
+            pairs = msgspec.msgpack.decode(pairs)
+        except msgspec.DecodeError:
+            return ()
     if not isinstance(pairs, list) or len(pairs) % 2:
         return ()
     found = []

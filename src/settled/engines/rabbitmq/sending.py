@@ -21,7 +21,7 @@ class Waiting(Protocol):
 
 class Route(msgspec.Struct, frozen=True):
     """Where messages of a topic go. `limit`: bytes of a message; `mandatory`: one that no queue takes has failed;
-    `numbered`: for readers without a group, see `sessions`."""
+    `numbered`: for readers without a group, see `sessions`; `partitions`: of a log, the routing key of each."""
 
     exchange: str
     routing_key: str
@@ -29,6 +29,7 @@ class Route(msgspec.Struct, frozen=True):
     until: float  # monotonic
     mandatory: bool = True
     numbered: bool = False
+    partitions: tuple[str, ...] = ()
     scheduled: bool = False  # a queue, which would have to obey what `settled.scheduling` asks
 
 
@@ -43,6 +44,8 @@ class Sent(msgspec.Struct, gc=False):
     body: bytes
     size: int
     deadline: float
+    to: str  # the routing key
+    partition: int = 0
     ended: bool = False
     error: SettledError | None = None
 
@@ -50,12 +53,12 @@ class Sent(msgspec.Struct, gc=False):
         return self.ended
 
     def result(self, timeout: float | None = None) -> Receipt:
-        """The offset is -1: a queue does not tell the place of a message."""
+        """The offset is -1: neither a queue nor a stream tells the place of a message."""
         if not self.ended and not self._home.wait(self, timeout):
             raise TimeoutError(f"message {self.id!r} is not yet accepted after {timeout} s")
         if self.error is not None:
             raise self.error
-        return Receipt(self.topic, 0, -1, self.id)
+        return Receipt(self.topic, self.partition, -1, self.id)
 
 
 def refuse_scheduling(message: Message) -> None:

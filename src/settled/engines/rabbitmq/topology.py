@@ -3,6 +3,7 @@
 queue     the topic is a durable quorum queue of its name
 pub/sub   the topic is a durable fanout exchange of its name; each group has a quorum queue `topic:group` bound to it
 hints     a notification is a durable fanout exchange `topic:hints`; nothing durable is bound to it
+logs      streams, see `streams`
 tails     a reader without a group has an exclusive queue `topic::tail:...` bound to the exchange, see `tail`
 slots     the lock of a slot is an exclusive queue `topic:group:slot:n`: a second declaration is refused while the
           connection that made it lives
@@ -33,7 +34,6 @@ from settled.record import checked_name
 SLOTS = 1_000  # of a topic whose number was not told to this process
 NAME_BYTES = 255
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
-FORMS = ("queue", "pubsub", "notification")
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -59,6 +59,11 @@ class There(msgspec.Struct, frozen=True):
 
     form: Form
     counted: Counted | None = None
+
+
+def facts_of(topic: str) -> str:
+    """The stream that says what a log is."""
+    return f"{topic}:log"
 
 
 def exchange_of(topic: str, form: Form) -> str:
@@ -92,10 +97,10 @@ class Topology:
         _check(spec)
         name = spec.name
         what = f"making topic {name!r}"
-        with self._channels(what, name) as channel:
-            there = self._there(channel, name)
+        with self.channels(what, name) as channel:
+            there = self.form_of(channel, name)
             if there is not None and there.form != spec.form:
-                raise _other_form(name, there.form, spec.form)
+                raise other_form(name, there.form, spec.form)
             if spec.form == "queue":
                 self._declare(channel, name, single=spec.partitions == 1)
             else:
@@ -122,7 +127,7 @@ class Topology:
                 value=group,
                 hint="RabbitMQ takes names of 255 bytes; shorten one of them",
             )
-        with self._channels(f"joining topic {topic!r}", topic) as channel:
+        with self.channels(f"joining topic {topic!r}", topic) as channel:
             if self._is_exchange(channel, topic):
                 single = told == 1 or (told is None and ordered)
                 self._declare(channel, queue, single=single)
@@ -140,26 +145,26 @@ class Topology:
 
     def there(self, topic: str) -> There | None:
         """What the topic is; none: there is no such topic."""
-        with self._channels(f"looking at topic {topic!r}", topic) as channel:
-            return self._there(channel, topic)
+        with self.channels(f"looking at topic {topic!r}", topic) as channel:
+            return self.form_of(channel, topic)
 
     def counted(self, queue: str) -> tuple[bool, Counted | None]:
         """Whether there is a pub/sub topic of this name, else what the queue holds; none: there is neither."""
-        with self._channels(f"looking at {queue!r}", queue) as channel:
+        with self.channels(f"looking at {queue!r}", queue) as channel:
             if self._is_exchange(channel, queue):
                 return True, None
             return False, self._count(channel, queue)
 
     def dead(self, queue: str) -> int:
         """How many messages the broker gave up to deliver."""
-        with self._channels(f"looking at {queue!r}", queue) as channel:
+        with self.channels(f"looking at {queue!r}", queue) as channel:
             found = self._count(channel, f"{queue}:dead")
             return 0 if found is None else found.ready
 
     def held(self, source: Source, group: str) -> list[int]:
         """The slots that some member holds now."""
         found = []
-        with self._channels(f"looking at group {group!r}", source.topic) as channel:
+        with self.channels(f"looking at group {group!r}", source.topic) as channel:
             for slot in range(min(source.slots, SLOTS)):
                 code = channel.code(partial(_look, name=source.lock(group, slot)))
                 if code == faults.LOCKED:
@@ -170,15 +175,18 @@ class Topology:
 
     # Steps.
 
-    def _there(self, channel: _Channels, topic: str) -> There | None:
+    def form_of(self, channel: Channels, topic: str) -> There | None:
+        """As `there`, on a connection that is open."""
         if self._is_exchange(channel, topic):
             return There("pubsub")
         counted = self._count(channel, topic)
         if counted is not None:
             return There("queue", counted)
-        return There("notification") if self._is_exchange(channel, exchange_of(topic, "notification")) else None
+        if self._is_exchange(channel, exchange_of(topic, "notification")):
+            return There("notification")
+        return There("log") if self._count(channel, facts_of(topic)) is not None else None
 
-    def _declare(self, channel: _Channels, queue: str, *, single: bool) -> None:
+    def _declare(self, channel: Channels, queue: str, *, single: bool) -> None:
         dead = f"{queue}:dead"
         channel(lambda ch: ch.queue_declare(dead, durable=True, arguments={"x-queue-type": "quorum"}))
         arguments = self.arguments(queue, single=single)
@@ -198,15 +206,15 @@ class Topology:
             **single_active,
         }
 
-    def _is_single(self, channel: _Channels, queue: str) -> bool:
+    def _is_single(self, channel: Channels, queue: str) -> bool:
         """By comparison: the broker refuses a declaration with another argument, and changes nothing."""
         arguments = self.arguments(queue, single=True)
         return channel.code(lambda ch: ch.queue_declare(queue, durable=True, arguments=arguments)) == 0
 
-    def _is_exchange(self, channel: _Channels, name: str) -> bool:
+    def _is_exchange(self, channel: Channels, name: str) -> bool:
         return channel.code(lambda ch: ch.exchange_declare(name, passive=True)) == 0
 
-    def _count(self, channel: _Channels, queue: str) -> Counted | None:
+    def _count(self, channel: Channels, queue: str) -> Counted | None:
         found: list[Any] = []
         code = channel.code(lambda ch: found.append(ch.queue_declare(queue, passive=True).method))
         if code == faults.NOT_FOUND:
@@ -230,7 +238,7 @@ class Topology:
                 connection.close()
 
     @contextmanager
-    def _channels(self, what: str, topic: str) -> Iterator[_Channels]:
+    def channels(self, what: str, topic: str) -> Iterator[Channels]:
         fault: SettledError | None = None
         for turn in range(len(self.settings.addresses)):
             opening = self._connection(turn)
@@ -240,7 +248,7 @@ class Topology:
                 fault = error
                 continue
             try:
-                yield _Channels(connection, what, topic, self.settings)
+                yield Channels(connection, what, topic, self.settings)
             finally:
                 opening.__exit__(None, None, None)
             return
@@ -248,7 +256,7 @@ class Topology:
         raise fault
 
 
-class _Channels:
+class Channels:
     """A channel, and another one after each refusal: a refusal closes the channel."""
 
     def __init__(self, connection: pika.BlockingConnection, what: str, topic: str, settings: Settings) -> None:
@@ -281,16 +289,7 @@ def _look(channel: BlockingChannel, name: str) -> None:
 
 
 def _check(spec: TopicSpec) -> None:
-    checked_name("topic", spec.name)
-    if spec.form not in FORMS:
-        raise Unsupported(
-            f"RabbitMQ keeps no {spec.form} here: there are {', '.join(FORMS)}",
-            field="form",
-            value=spec.form,
-            hint=f"choose transport.form: {' or '.join(FORMS)}, or an engine that has logs",
-        )
-    if spec.name.startswith("amq."):
-        raise ContractError("names that begin with amq. are the broker's", field="topic", value=spec.name)
+    require_name(spec.name)
     if spec.compact or spec.retention_bytes is not None:
         field = "compact" if spec.compact else "retention_bytes"
         raise Unsupported(
@@ -304,14 +303,25 @@ def _check(spec: TopicSpec) -> None:
         )
     if spec.retention_s is not None and spec.retention_s <= 0:
         raise ContractError("retention must be above 0", field="retention_s", value=spec.retention_s)
-    limit = spec.max_message_bytes
+    require_limit(spec.max_message_bytes)
+
+
+def require_name(topic: str) -> None:
+    """Raises ContractError for what no topic is called."""
+    checked_name("topic", topic)
+    if topic.startswith("amq."):
+        raise ContractError("names that begin with amq. are the broker's", field="topic", value=topic)
+
+
+def require_limit(limit: int | None) -> None:
+    """Raises ContractError for a limit of a message's bytes that cannot be."""
     if limit is not None and not 0 < limit <= MAX_MESSAGE_BYTES:
         raise ContractError(
             f"a limit of {limit} bytes is not from 1 to {MAX_MESSAGE_BYTES}", field="max_message_bytes", value=limit
         )
 
 
-def _other_form(name: str, there: str, wanted: str) -> ContractError:
+def other_form(name: str, there: str, wanted: str) -> ContractError:
     return ContractError(
         f"topic {name!r} is a {there}, not a {wanted}",
         field="form",

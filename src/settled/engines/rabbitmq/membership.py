@@ -1,0 +1,382 @@
+"""One member of a group on one topic of form log, on the connection's thread: it makes itself known, takes partitions
+whose lock is free, and gives back what belongs to others.
+
+The lock of a partition is an exclusive queue of the connection: the broker refuses a second one while it lives. It is
+taken first; then the member says so on the board, and from what it reads back it knows the epoch and the mark of the
+owner before. How many partitions a member should have follows from who is known; all compute it alike (`shares`).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import uuid
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+from pika.adapters.select_connection import SelectConnection
+from pika.channel import Channel
+
+from settled import clock
+from settled.engine import Assigned, Revoking
+from settled.engines.rabbitmq import faults
+from settled.engines.rabbitmq.board import Mark, Note
+from settled.engines.rabbitmq.facts import Facts, facts_in, stream_of
+from settled.engines.rabbitmq.fetch import Fetch
+from settled.engines.rabbitmq.handoff import HandOff
+from settled.engines.rabbitmq.lane import Lane
+from settled.engines.rabbitmq.looking import Following, Looking
+from settled.engines.rabbitmq.notices import Notices
+from settled.engines.rabbitmq.stream_steps import Came, bounds
+from settled.engines.rabbitmq.topology import facts_of
+from settled.engines.shares import shares
+
+AGAIN_S, MOST_S = 0.05, 1.0  # between two tries for a lock
+LOOK_S = 1.0  # until what the broker refused is tried again
+SAY_S = 0.4  # between two notes of how far the owner is
+
+
+class Membership:
+    """`trouble` is told what the broker refused, with a few words on what was tried."""
+
+    def __init__(
+        self,
+        topic: str,
+        facts: Facts,
+        group: str,
+        name: str,
+        lease_s: float,
+        hand: HandOff[Lane],
+        most: int,
+        trouble: Callable[[BaseException, str], None],
+    ) -> None:
+        self._topic, self._group, self._name, self._lease_s = topic, group, name, lease_s
+        self._facts, self._hand, self._most, self._trouble = facts, hand, most, trouble
+        self._id = uuid.uuid4().hex
+        self._host, self._pid = socket.gethostname(), os.getpid()
+        self._notices = Notices(topic, group, self._id, self._tell, self._read_back, self._tend, self._interrupted)
+        self._connection: Any = None
+        self._joined: int | None = None
+        self._leaving = False
+        self._dirty = False
+        self._ticked = time.monotonic()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._lanes: dict[int, Lane] = {}  # whose lock is this member's
+        self._fetches: dict[int, Fetch] = {}
+        self._back: dict[int, Mark] = {}
+        self._locks: Channel | None = None
+        self._locking = False
+        self._tries: dict[int, tuple[float, float]] = {}  # when a lock is tried again, and how long after that
+
+    def up(self, connection: SelectConnection) -> None:
+        self._reset()
+        self._connection = connection
+        self._notices.up(connection)
+        self._follow()
+
+    def down(self) -> None:
+        self._connection = None
+        self._notices.down()
+        for lane in self._lanes.values():
+            self._hand.lost(lane)
+        self._reset()
+
+    def tick(self, now: float) -> None:
+        if now - self._ticked > self._lease_s / 2:
+            self._notices.excuse(now)
+        self._ticked = now
+        if self._connection is None or not self._notices.ready or self._leaving:
+            return
+        since = now - self._notices.said_at
+        if since > self._lease_s / 3 or (self._dirty and since > SAY_S):
+            self._dirty = False
+            self._notices.say()
+        for fetch in list(self._fetches.values()):
+            fetch.tick(now)
+        self._notices.silent(now)
+        self._tend()
+
+    # What the owner asks for.
+
+    def open(self, lane: Lane) -> None:
+        if (
+            self._connection is not None
+            and self._lanes.get(lane.number) is lane
+            and not (lane.leaving or lane.revoking)
+        ):
+            self._fetches[lane.number].open(self._connection)
+
+    def taken(self) -> None:
+        for fetch in list(self._fetches.values()):
+            fetch.taken()
+
+    def moved(self) -> None:
+        """A frontier moved: it is said with the next note."""
+        self._dirty = True
+
+    def say(self, then: Callable[[], None]) -> None:
+        """Say all that is true now; `then`: the board has it."""
+        if self._connection is not None:
+            self._notices.say(then)
+
+    def look(self, lane: Lane, then: Callable[[], None]) -> None:
+        """Where the partition begins and ends now."""
+        if self._connection is None or self._lanes.get(lane.number) is not lane:
+            then()
+            return
+        came = Came()
+
+        def seen(found: tuple[int, int]) -> None:
+            with self._hand.lock:
+                lane.begin, lane.end = found
+            then()
+
+        def failed(error: Exception) -> None:
+            self._refused(error, f"looking at {self._topic}/{lane.number}")
+            then()
+
+        Looking(self._connection, stream_of(self._topic, lane.number), came, bounds(came), seen, failed)
+
+    def give_back(self, lane: Lane, *, clean: bool) -> None:
+        """Its mark first, then its lock: who has the lock next has read the mark."""
+        number = lane.number
+        if self._connection is None or self._lanes.get(number) is not lane or lane.leaving:
+            return
+        lane.leaving = True
+        fetch = self._fetches.pop(number, None)
+        if fetch is not None:
+            fetch.close()
+        self._back[number] = Mark(lane.epoch, lane.frontier, clean)
+        self._notices.say(lambda: self._unlock(number))
+
+    def leave(self) -> None:
+        """Say that it goes; the connection is closed next, and its locks with it."""
+        self._leaving = True
+        if self._connection is not None:
+            self._notices.say()
+
+    # The board.
+
+    def _tell(self, number: int) -> Note:
+        for lane in self._lanes.values():
+            if lane.noted < 0:
+                lane.noted = number
+        owned = {
+            each: Mark(lane.epoch, lane.frontier, False)
+            for each, lane in self._lanes.items()
+            if not (lane.leaving or self._leaving)
+        }
+        back = dict(self._back)
+        if self._leaving:
+            left = {each: Mark(lane.epoch, lane.frontier, False) for each, lane in self._lanes.items()}
+            back = {**left, **back}
+        return Note(
+            member=self._id,
+            name=self._name,
+            host=self._host,
+            pid=self._pid,
+            number=number,
+            born=self._notices.board.born or self._facts.partitions,
+            at_us=clock.wall_us(),
+            lease_s=self._lease_s,
+            joined=self._joined,
+            owned=owned,
+            back=back,
+            gone=self._leaving,
+        )
+
+    def _read_back(self, note: Note) -> None:
+        """What the board said of the partitions that were taken with this note: the marks of the owners before."""
+        board = self._notices.board
+        self._joined = board.joined.get(self._id)
+        again = False
+        for number, lane in list(self._lanes.items()):
+            if not 0 < lane.noted <= note.number or lane.leaving:
+                continue
+            mark = board.marks.get(number)
+            if mark is not None and mark.epoch >= lane.epoch:
+                lane.epoch, lane.noted, again = mark.epoch + 1, -1, True
+                continue
+            lane.noted = 0
+            lane.clean = mark is None or mark.clean
+            lane.frontier = None if mark is None else mark.frontier
+            self.look(lane, lambda lane=lane: self._announce(lane))  # type: ignore[misc]
+        if again:
+            self._notices.say()
+
+    def _announce(self, lane: Lane) -> None:
+        if self._lanes.get(lane.number) is not lane or lane.leaving:
+            return
+        stream = stream_of(self._topic, lane.number)
+        self._fetches[lane.number] = Fetch(lane, stream, self._hand, self._most, self._refused)
+        with self._hand.lock:
+            self._hand.fault = None
+        self._hand.gained(
+            lane,
+            Assigned(
+                topic=self._topic,
+                partition=lane.number,
+                epoch=lane.epoch,
+                clean=lane.clean,
+                identity=self._facts.identity,
+                begin=lane.begin,
+                end=lane.end,
+                original=lane.number < (self._notices.board.born or 0),
+            ),
+        )
+
+    def _follow(self) -> None:
+        """The topic's facts: partitions may come."""
+        bodies: list[bytes] = []
+        connection = self._connection
+
+        def heard(body: bytes, _: int) -> None:
+            bodies.append(body)
+            known = facts_in(bodies)
+            if known is not None and known.facts.identity == self._facts.identity:
+                self._facts = known.facts
+                self._tend()
+
+        def lost(error: Exception) -> None:
+            self._refused(error, f"following topic {self._topic!r}")
+            connection.ioloop.call_later(LOOK_S, again)
+
+        def again() -> None:
+            if self._connection is connection:
+                self._follow()
+
+        Following(connection, facts_of(self._topic), "first", heard, lost)
+
+    def _interrupted(self, error: Exception) -> None:
+        """Without the board nothing is certain: begin anew."""
+        self._refused(error, f"reading the board of group {self._group!r}")
+        connection = self._connection
+        if connection is not None and connection.is_open:
+            connection.close()
+
+    def _refused(self, error: BaseException, what: str) -> None:
+        self._trouble(error, what)
+
+    # Taking and giving back.
+
+    def _tend(self) -> None:
+        """Do what is due: called whenever something was heard."""
+        if self._connection is None or not self._notices.ready or self._leaving or not self._connection.is_open:
+            return
+        share = self._share()
+        for lane in self._surplus(share):
+            self._revoke(lane)
+        if len(self._lanes) < share and not self._locking:
+            self._try(share)
+
+    def _share(self) -> int:
+        members = self._notices.board.members()
+        if self._id not in members:
+            return 0
+        turn = zlib.crc32(self._topic.encode()) % len(members)  # not the same member gets more of all topics
+        everyone = [(member, frozenset({0})) for member in members[turn:] + members[:turn]]
+        return shares({0: self._facts.partitions}, everyone)[self._id, 0]
+
+    def _surplus(self, share: int) -> list[Lane]:
+        kept = [lane for lane in self._lanes.values() if not (lane.revoking or lane.leaving)]
+        announced = [lane for lane in kept if lane.number in self._fetches]
+        return sorted(announced, key=lambda lane: -lane.number)[: max(0, len(kept) - share)]
+
+    def _revoke(self, lane: Lane) -> None:
+        hand = self._hand
+        with hand.lock:
+            lane.revoking = True
+            heard = lane.place in hand.told
+            if heard:
+                lane.empty()
+                hand.news.append(Revoking(topic=lane.topic, partition=lane.number))
+                hand.stir.notify_all()
+        if heard:
+            self._fetches[lane.number].close()
+        else:
+            hand.lost(lane)
+            self.give_back(lane, clean=lane.clean)
+
+    def _try(self, share: int) -> None:
+        """Try the lock of a partition that nobody says is its own, then of the next, until there are enough."""
+        now, board = time.monotonic(), self._notices.board
+        members = board.members()
+        first = members.index(self._id) * self._facts.partitions // len(members) if self._id in members else 0
+        for turn in range(self._facts.partitions):
+            number = (first + turn) % self._facts.partitions
+            if number in self._lanes or self._tries.get(number, (0.0, 0.0))[0] > now:
+                continue
+            if board.owner(number) in (None, self._id):
+                self._lock(number, share)
+                return
+        if any(lane.noted < 0 for lane in self._lanes.values()):
+            self._notices.say()
+
+    def _lock(self, number: int, share: int) -> None:
+        self._locking = True
+        channel, connection = self._locks, self._connection
+        if channel is None or not channel.is_open:
+            self._locks = None
+
+            def opened(channel: Channel) -> None:
+                self._locks = channel
+                channel.add_on_close_callback(self._lock_refused)
+                self._lock(number, share)
+
+            connection.channel(on_open_callback=opened)
+            return
+        self._asked = number
+
+        def locked(_: Any) -> None:
+            self._locking = False
+            self._tries.pop(number, None)
+            lane = Lane(self._topic, number, self._notices.board.epoch(number) + 1)
+            self._lanes[number] = lane
+            if len(self._lanes) >= share:
+                self._notices.say()
+            else:
+                self._tend()
+
+        name = lock_of(self._topic, self._group, number)
+        channel.queue_declare(name, exclusive=True, auto_delete=False, callback=locked)
+
+    def _lock_refused(self, channel: Channel, error: Exception) -> None:
+        """The channel is closed with it, and what was asked on it meanwhile is asked again."""
+        connection = self._connection
+        if self._locks is not channel or connection is None or not connection.is_open:
+            return
+        self._locks, self._locking = None, False
+        number = self._asked
+        code = faults.code_of(error)
+        if code != faults.LOCKED:
+            self._refused(error, f"taking {self._topic}/{number}")
+        wait = min(MOST_S, 2 * self._tries.get(number, (0.0, AGAIN_S / 2))[1]) if code == faults.LOCKED else LOOK_S
+        self._tries[number] = time.monotonic() + wait, wait
+        connection.ioloop.call_later(wait + 0.001, self._tend)
+        self._tend()
+
+    def _unlock(self, number: int) -> None:
+        """The board has its mark."""
+        connection = self._connection
+
+        def opened(channel: Channel) -> None:
+            channel.queue_delete(lock_of(self._topic, self._group, number), callback=lambda _: unlocked(channel))
+
+        def unlocked(channel: Channel) -> None:
+            channel.close()
+            self._back.pop(number, None)
+            self._lanes.pop(number, None)
+            self._tries[number] = time.monotonic() + 2 * AGAIN_S, AGAIN_S
+            connection.ioloop.call_later(3 * AGAIN_S, self._tend)
+            self._tend()
+
+        if connection is not None and connection.is_open:
+            connection.channel(on_open_callback=opened)
+
+
+def lock_of(topic: str, group: str, number: int) -> str:
+    return f"{topic}:{group}:part:{number}"

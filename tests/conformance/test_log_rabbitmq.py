@@ -1,0 +1,41 @@
+"""The engine suite on streams of a real node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+import pytest
+
+from settled.engine import Durability, Engine
+from settled.engines.rabbitmq import RabbitEngine
+from settled.testing import rabbitmq
+from settled.testing.engine_conformance import EngineConformance
+from settled.testing.engine_tools import EngineFactory
+
+pytestmark = pytest.mark.xdist_group("rabbitmq")
+
+
+class TestRabbitLog(EngineConformance):
+    lease_s = 2.0  # the shortest heartbeat is one second
+    durability: ClassVar[Durability] = "memory"  # one node, which does not sync streams
+    tells_offsets = False  # AMQP's confirms do not
+    batches = False
+    takes_on_retention = False  # a stream keeps the arguments that it was made with
+    removes_exactly = False
+    fetches_ahead_s = 3.0
+
+    @pytest.fixture
+    def engine_factory(self) -> Iterator[EngineFactory]:
+        opened: list[RabbitEngine] = []
+
+        def open_engine() -> RabbitEngine:
+            opened.append(RabbitEngine(rabbitmq.url()))
+            return opened[-1]
+
+        yield open_engine
+        for engine in opened:
+            engine.close()
+
+    def damage(self, engine: Engine, topic: str, partition: int, offset: int) -> None:
+        pytest.skip("the nodes' files are not within reach")
