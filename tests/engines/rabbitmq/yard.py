@@ -27,6 +27,12 @@ SECTIONS: dict[str, dict[str, Any]] = {
     "delivery": {"lease": "2s", "grace": "10s", "ordering": "none"},
     "poison": {"attempts": {"defect": 3}, "backoff": {"first": "10ms", "most": "20ms"}, "owner": "tests"},
 }
+LOG: dict[str, dict[str, Any]] = {
+    "transport": {"form": "log", "partitions": 4},
+    "producer": {"durability": "memory"},  # one node
+    "delivery": {"lease": "2s", "grace": "10s"},
+    "poison": SECTIONS["poison"],
+}
 PROCESS = Path(__file__).parent / "yard_process.py"
 
 
@@ -42,10 +48,12 @@ def insert(tx: Tx, record: Record) -> None:
 
 
 class Yard:
-    """Apps on one queue and one effect store."""
+    """Apps on one topic and one effect store."""
 
-    def __init__(self, folder: Path, engine_url: str, store_url: str = "") -> None:
-        self.folder, self.engine_url = folder, engine_url
+    def __init__(
+        self, folder: Path, engine_url: str, store_url: str = "", sections: dict[str, dict[str, Any]] = SECTIONS
+    ) -> None:
+        self.folder, self.engine_url, self.sections = folder, engine_url, sections
         self.store_url = store_url or f"sqlite:///{folder}/effects.db"
         self.topic = rabbitmq.unique("yard")
         self._apps: list[App] = []
@@ -53,7 +61,8 @@ class Yard:
     def app(
         self, handler: Callable[..., Any] | None = insert, *, engine: str = "", group: str = "g", **sections: Any
     ) -> App:
-        merged = {name: {**SECTIONS.get(name, {}), **sections.get(name, {})} for name in {*SECTIONS, *sections}}
+        usual = self.sections
+        merged = {name: {**usual.get(name, {}), **sections.get(name, {})} for name in {*usual, *sections}}
         found = App(topic=self.topic, group=group, engine=engine or self.engine_url, store=self.store_url, **merged)
         if handler is not None:
             found.handler(handler)
@@ -128,6 +137,7 @@ class Yard:
             "topic": self.topic,
             "handler": handler,
             "sections": sections,
+            "usual": self.sections,
         }
         paths = [str(PROCESS.parent), str(PROCESS.parents[2]), os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}

@@ -51,6 +51,15 @@ def stuck(tx: Tx, record: Record) -> None:
         never.wait(0.05)
 
 
+def held(tx: Tx, record: Record) -> None:
+    """Waits until the file `go` appears, then inserts: no lock of the store is held meanwhile."""
+    note("starts", record.id)
+    never = threading.Event()
+    while not (FOLDER / "go").exists():
+        never.wait(0.05)
+    insert(tx, record)
+
+
 def dies_committed(tx: Tx, record: Record) -> None:
     """The process ends right after its first commit of an effect, before the broker is told."""
     windows.install(lambda window: os._exit(137) if window == "effect-committed" else None)
@@ -61,7 +70,7 @@ def main() -> None:
     global FOLDER
     given: dict[str, Any] = json.loads(sys.argv[1])
     FOLDER = Path(given["folder"])
-    yard = Yard(FOLDER, given["engine"], given["store"])
+    yard = Yard(FOLDER, given["engine"], given["store"], given["usual"])
     yard.topic = given["topic"]
     app = yard.app(globals()[given["handler"]], **given["sections"])
     app.run()
