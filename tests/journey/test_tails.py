@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from settled import App
+from settled.operations import topics
 from settled.testing import kafka
 from waiting import until
 
@@ -110,3 +111,19 @@ def test_a_position_is_that_of_the_record_given_last(app: App) -> None:
         position = tail.position
     with app.tail(after=position) as again:
         assert again.missed == 6
+
+
+def test_following_tells_what_passed_and_shows_nothing_twice(app: App) -> None:
+    topic, lost, found = app.contract.transport.topic, list[tuple[int, int]](), list[str]()
+    tail = app.engine.tail(topic, behind=20)
+    for number in range(15):
+        app.publish(b"v", key="k", id=f"e{number}")
+    shown = {part.partition: part.end for part in app.engine.topics([topic])[0].partitions}
+    app.publish(b"v", key="k", id="next")
+    for record in topics.follow(tail, shown, lambda *passed: lost.append(passed), idle_s=1.0):
+        found.append(record.id)
+        if record.id == "next":
+            for number in range(30):
+                app.publish(b"v", key="k", id=f"f{number}")
+    assert (found, lost) == (["next"], [(30, 0)])
+    tail.close()

@@ -10,6 +10,7 @@ from settled.contract.explain import TITLES, Fact
 from settled.contract.load import from_mapping
 from settled.engine import Capabilities
 from settled.engines.kafka import KafkaEngine
+from settled.engines.rabbitmq import RabbitEngine
 from settled.engines.sqlite import SqliteEngine
 from settled.errors import Unsupported
 from settled.operations.explaining import REASONS, explained
@@ -17,7 +18,11 @@ from settled.operations.explaining import REASONS, explained
 EVERYTHING = Capabilities(
     durability=frozenset({"memory", "local", "committed"}), forms=frozenset({"queue", "pubsub", "log", "notification"})
 )
-KEPT = {"sqlite": SqliteEngine.capabilities, "kafka": KafkaEngine.capabilities}
+KEPT = {
+    "sqlite": SqliteEngine.capabilities,
+    "kafka": KafkaEngine.capabilities,
+    "rabbitmq": RabbitEngine.capabilities,
+}
 QUEUE_OR_PUBSUB = Capabilities(durability=frozenset({"local"}), forms=frozenset({"queue", "pubsub"}))
 
 
@@ -62,7 +67,8 @@ def test_who_may_read_it() -> None:
     assert "alone" in told("readers", facts(transport={"form": "queue"}))
     assert "subscriptions" in told("readers", facts(transport={"form": "pubsub"}))
     assert "App.tail" in told("readers", facts(transport={"form": "pubsub"}))
-    assert "App.tail" not in told("readers", facts("rabbitmq", transport={"form": "pubsub"}))
+    assert "App.tail" in told("readers", facts("rabbitmq", transport={"form": "pubsub"}))
+    assert "App.tail" not in told("readers", facts("rabbitmq", transport={"form": "queue"}))
 
 
 def test_how_long_it_lives() -> None:
@@ -130,6 +136,12 @@ def test_what_a_reader_that_is_away_finds() -> None:
     assert "finds a gap" not in told("offline", facts(retention={"age": None}))
     assert "keeps what nobody works on" in told("offline", facts(transport={"form": "queue"}))
     assert "since it subscribed" in told("offline", facts("rabbitmq", transport={"form": "pubsub"}))
+    assert "interruptions" in told("offline", facts("rabbitmq", transport={"form": "pubsub"}))
+    assert "interruptions" not in told("offline", facts("sqlite", transport={"form": "pubsub"}))
+    assert "before it joined first" in told("losses", facts("rabbitmq", transport={"form": "pubsub"}))
+    hints = {"transport": {"form": "notification"}}
+    assert "keeps it nowhere" in told("life", facts("rabbitmq", **hints))
+    assert "the log keeps it" in told("life", facts("sqlite", **hints))
     assert "misses what passes" in told("offline", facts(transport={"form": "notification"}))
 
 

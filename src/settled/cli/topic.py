@@ -72,8 +72,12 @@ def _described(info: TopicInfo, differences: list[Difference]) -> Iterator[Any]:
     most = "any size" if spec.retention_bytes is None else size(spec.retention_bytes)
     compacted = f", compacted by key (tombstones stay {age(spec.tombstone_s)})" if spec.compact else ""
     copies = f", {spec.replicas} replicas of which {spec.min_isr} must hold a record" if spec.replicas else ""
-    if info.queue is None:
+    if not info.partitions:
+        yield line(f"{spec.name}: a {spec.form}")
+    elif info.queue is None:
         yield line(f"{spec.name}: {spec.partitions} partitions, kept {keeps} and up to {most}{compacted}{copies}")
+    elif spec.form == "pubsub":
+        yield line(f"{spec.name}: each subscription has a queue with {spec.partitions} slots{copies}")
     else:
         waiting = "" if info.queue.scheduled is None else f", {info.queue.scheduled:,} scheduled"
         yield line(f"{spec.name}: a queue with {spec.partitions} slots, {info.queue.ready:,} ready{waiting}{copies}")
@@ -117,6 +121,9 @@ def tail(
         info = topics.topic(log, topic)
         if partition is not None:
             topics.require_partition(info, partition)
+        listening = log.tail(topic) if follow else None
+        if follow:
+            info = topics.topic(log, topic)  # as it is now: what comes later is heard
         ends = {p.partition: p.end for p in info.partitions if partition in (None, p.partition)}
         if from_time is not None:
             found = topics.records_from(log, info, topics.starts_at(log, info, moment(from_time), partition))
@@ -124,13 +131,25 @@ def tail(
             found = topics.records_from(log, info, {partition: offset})
         else:
             found = iter(topics.last_records(log, info, 10 if count is None else count, partition))
-        _print(_first(found, count), form)
-        if follow:
-            flush()
-            for record in topics.follow(log, topic, ends):
-                if partition in (None, record.partition):
-                    _print([record], form)
-                    flush()
+        shown = _print(_first(found, count), form)
+        if listening is None:
+            for note in () if shown else info.notes:
+                say(f"note: {note}")
+            return
+        flush()
+        if not shown:
+            say(f"listening to {topic}: nothing is there to show from before")
+        for record in topics.follow(listening, ends, _lost):
+            if partition in (None, record.partition):
+                _print([record], form)
+                flush()
+
+
+def _lost(passed: int, interruptions: int) -> None:
+    if passed:
+        say(f"{passed:,} records passed that are not shown")
+    if interruptions:
+        say("the connection was lost, or too slow: other records may have passed that nobody counted")
 
 
 @verbs.command("grow")
@@ -203,13 +222,17 @@ def record_lines(record: Record) -> list[str]:
     return ["  ".join(head), *headers, f"  {shown_bytes(record.value, encoding)}"]
 
 
-def _print(records: Iterable[Record], form: Output) -> None:
+def _print(records: Iterable[Record], form: Output) -> int:
+    """How many there were."""
+    count = 0
     if form is Output.json:
-        emit(form, "records", {"records": [record_json(record) for record in records]}, draw=lambda: (), rows="records")
-        return
-    for record in records:
+        found = [record_json(record) for record in records]
+        emit(form, "records", {"records": found}, draw=lambda: (), rows="records")
+        return len(found)
+    for count, record in enumerate(records, 1):  # noqa: B007 - returned
         for text in [line_json("record", record_json(record))] if form is Output.jsonl else record_lines(record):
             write(text)
+    return count
 
 
 def _form(output: Output | None, follow: bool) -> Output:

@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from settled.engine import Tail
 from settled.errors import Unavailable
@@ -25,9 +25,12 @@ class Tailing:
     """Iterate over it for records as they come; close it, or use it in a `with`. One thread reads; `stop` may be called
     from any. An engine that is away is waited for."""
 
-    def __init__(self, tail: Tail, *, idle_s: float | None = None) -> None:
-        """`idle_s`: the iteration ends when nothing came for so long; none: it goes on until `stop`."""
-        self._tail, self._idle_s = tail, idle_s
+    def __init__(
+        self, tail: Tail, *, idle_s: float | None = None, lost: Callable[[int, int], object] | None = None
+    ) -> None:
+        """`idle_s`: the iteration ends when nothing came for so long; none: it goes on until `stop`. `lost` is told of
+        records that passed: how many, and how often there may have been more, both since it was told last."""
+        self._tail, self._idle_s, self._lost = tail, idle_s, lost
         self._given: list[Record] = []  # of the batch: those that the reader has
         self._waiting: deque[Record] = deque()
         self._before = tail.position  # of the batch
@@ -53,7 +56,11 @@ class Tailing:
         `Tail.poll` raises."""
         if not self._waiting:
             self._before, self._given = self._tail.position, []
+            missed, interruptions = self._tail.missed, self._tail.interruptions
             self._waiting.extend(self._tail.poll(timeout, records=TOGETHER, bytes=TOGETHER_BYTES))
+            lost = self._tail.missed - missed, self._tail.interruptions - interruptions
+            if self._lost is not None and any(lost):
+                self._lost(*lost)
         if not self._waiting:
             return None
         self._given.append(self._waiting.popleft())

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
-from settled.engine import Counting, Engine, PartitionInfo, TopicInfo, TopicSpec
+from settled.delivery.tailing import Tailing
+from settled.engine import Counting, Engine, PartitionInfo, Tail, TopicInfo, TopicSpec
 from settled.errors import ContractError
 from settled.record import Record, checked_name
 
 PAGE = 200
-FOLLOW_S = 0.25
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,21 +92,13 @@ def require_partition(info: TopicInfo, partition: int) -> None:
 
 
 def follow(
-    engine: Engine, name: str, starts: dict[int, int], wait: Callable[[float], object] = time.sleep
+    tail: Tail, shown: Mapping[int, int], lost: Callable[[int, int], object], *, idle_s: float | None = None
 ) -> Iterator[Record]:
-    """Records from the given offsets on as they come, for ever. `wait` is called when there is nothing new."""
-    reached = dict(starts)
-    while True:
-        found: list[Record] = []
-        for part in topic(engine, name).partitions:
-            offset = max(reached.get(part.partition, 0), part.begin)
-            if offset < part.end:
-                page = engine.read(name, part.partition, offset, records=PAGE)
-                reached[part.partition] = page[-1].offset + 1 if page else part.end
-                found += page
-        yield from sorted(found, key=_by_acceptance)
-        if not found:
-            wait(FOLLOW_S)
+    """Records as they come to a tail, without those that were shown already: below these offsets of each partition.
+    `lost` is told of what passed, and of interruptions, as by `Tailing`."""
+    for record in Tailing(tail, idle_s=idle_s, lost=lost):
+        if record.offset >= shown.get(record.partition, 0):
+            yield record
 
 
 def compare(wanted: TopicSpec, info: TopicInfo) -> list[Difference]:

@@ -58,7 +58,10 @@ def life(on: Ground) -> Facts:
     retention = on.retention
     if on.hints:
         yield Fact("life", "until the next newer hint of its key, or until its handler ran, whichever is first")
-        yield Fact("life", f"the log keeps it {kept(retention.age)}, and nobody reads it from there")
+        if on.engine == "rabbitmq":
+            yield Fact("life", "the broker keeps it nowhere: it goes to the readers that listen when it comes")
+        else:
+            yield Fact("life", f"the log keeps it {kept(retention.age)}, and nobody reads it from there")
         return
     if on.queue or on.brokers_queue:
         yield Fact("life", "until it is settled: retention takes nothing that is not")
@@ -102,6 +105,7 @@ def offline(on: Ground) -> Facts:
         return
     if on.brokers_queue:
         yield Fact("offline", f"group {on.group} finds all that came since it subscribed first", "its durable queue")
+        yield from _away(on)
         return
     then = "goes on with what is left" if on.retention.on_gap == "continue" else "stops there"
     waits = "retention waits for it that long" if on.capabilities.maintains else "retention does not wait for it"
@@ -114,8 +118,21 @@ def offline(on: Ground) -> Facts:
             f"away longer than that, it finds a gap, and {then}; never silently",
             "a note in the effect store (settled status), and an event",
         )
-    if on.capabilities.tails:
+    yield from _away(on)
+
+
+def _away(on: Ground) -> Facts:
+    if not on.capabilities.tails:
+        return
+    if on.capabilities.counts_passed:
         yield Fact("offline", "a reader without a group misses what passes and is told how much", "App.tail: `missed`")
+        return
+    yield Fact(
+        "offline",
+        "a reader without a group misses what passes and is told how much at least: not counted is what a producer "
+        "sent last that is not heard again",
+        "App.tail: `missed`, and `interruptions` where there may be more; producers number their messages",
+    )
 
 
 def layers(on: Ground) -> Facts:

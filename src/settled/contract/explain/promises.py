@@ -55,6 +55,13 @@ def losses(on: Ground) -> Facts:
             "no effect of an accepted record: it is settled, or in quarantine until a person decides",
             "effect and frontier commit together; the frontier passes only what has ended",
         )
+    if on.brokers_queue and on.form == "pubsub":
+        yield Fact(
+            "losses",
+            f"for {on.group}, what was published before it joined first: with no group at all publish fails, unless a "
+            "reader without a group listens",
+            "mandatory: a message that no queue takes is refused",
+        )
     if on.log and (on.retention.age is not None or on.retention.bytes is not None):
         yield Fact(
             "losses",
