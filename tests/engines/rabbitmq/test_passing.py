@@ -12,7 +12,7 @@ from settled.testing import rabbitmq
 
 pytestmark = [pytest.mark.xdist_group("rabbitmq"), pytest.mark.timeout(300)]
 
-KILLS = 3  # in this file; `python tests/engines/rabbitmq/passing.py 50` is the whole of it
+KILLS = 3  # in this file; `PYTHONPATH=tests python tests/engines/rabbitmq/passing.py 50` is the whole of it
 
 
 @pytest.mark.parametrize("form", FORMS)
