@@ -33,7 +33,9 @@ def test_what_the_page_shows_of_contracts_is_theirs():
         assert [line for line in excerpt.splitlines() if line not in lines] == [], name
 
 
-@pytest.mark.parametrize(("name", "url"), [("SQLite", "sqlite:"), ("Kafka", "kafka:"), ("RabbitMQ", "rabbitmq:")])
+@pytest.mark.parametrize(
+    ("name", "url"), [("SQLite", "sqlite:"), ("Kafka", "kafka:"), ("RabbitMQ", "rabbitmq://localhost")]
+)
 def test_the_page_says_which_engine_keeps_which_form(name: str, url: str):
     page = (ROOT / "docs" / "choose-a-form.md").read_text()
     (forms,) = re.findall(r"^\| \| (queue .*?) \|$", page, re.MULTILINE)
