@@ -6,31 +6,29 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from settled.drills import kafka
-from settled.drills.crew import Process
+from settled.drills.disturbed import OWN_S, look, require_alive, working
 from settled.drills.history import Event
 from settled.drills.kafka_proxy import Proxies, proxied
 from settled.drills.named import BUSY_S, NamedDrill, waited
 from settled.drills.rounds import Round
 from settled.drills.world import World
-from settled.errors import Refused, Unavailable
+from settled.errors import Refused
 from settled.testing.kafka_cluster import Cluster
 
 RATE = 2000  # records a second while brokers die
 BEFORE_S, AFTER_S = 1.0, 1.0  # of such load before a broker dies, and after it is known that another leads
 STORM_RECORDS = 100  # for each restart of a member
 MEMBER_S = 2.0  # how long a member of the storm lives at most
-OWN_S = 30.0
 
 
 def leader_kill(world: World, times: int, chance: random.Random) -> tuple[int, str]:
     """The leader of a partition is killed (SIGKILL) under 2,000 records a second, and comes back."""
     cluster = _cluster(world)
     partitions = world.contract.transport.partitions
-    with _working(world, 2):
+    with working(world, 2):
         for number in range(times):
             partition = number % partitions
             stream = world.stream(world.supply.take(_load()), RATE)
@@ -44,7 +42,7 @@ def leader_kill(world: World, times: int, chance: random.Random) -> tuple[int, s
             cluster.start(dead)
             cluster.wait_ready()
             waited(world.settled_if_reachable, OWN_S)
-            _snapshot(world)
+            look(world)
     return times, f"{RATE} records a second meanwhile; {_stored_once(world)}"
 
 
@@ -52,7 +50,7 @@ def broker_rolling_restart(world: World, times: int, chance: random.Random) -> t
     """The brokers are stopped and started again, one after the other, under 2,000 records a second."""
     cluster = _cluster(world)
     brokers = sorted(cluster.processes())
-    with _working(world, 2):
+    with working(world, 2):
         for number in range(times):
             stream = world.stream(world.supply.take(_load()), RATE)
             broker = brokers[number % len(brokers)]
@@ -61,13 +59,13 @@ def broker_rolling_restart(world: World, times: int, chance: random.Random) -> t
             cluster.wait_ready()
             world.finish(stream)
             waited(world.settled_if_reachable, OWN_S)
-            _snapshot(world)
+            look(world)
     return times, f"{RATE} records a second meanwhile; {_stored_once(world)}"
 
 
 def lost_ack(world: World, times: int, chance: random.Random) -> tuple[int, str]:
     """The answers to produce requests are cut on their way; the producer sends again, and nothing is stored twice."""
-    with proxied(_cluster(world), chance) as proxies, _working(world, 1):
+    with proxied(_cluster(world), chance) as proxies, working(world, 1):
         world.publish_url = kafka.address(proxies.bootstrap)
         proxies.cut_answers(0.3)
         while proxies.cuts < times:
@@ -82,7 +80,7 @@ def lost_ack(world: World, times: int, chance: random.Random) -> tuple[int, str]
 def rebalance_storm(world: World, times: int, chance: random.Random) -> tuple[int, str]:
     """A member is restarted every 2 s or sooner, killed and stopped in turn, while 100 records come each time."""
     killed = 0
-    with _working(world, 1):
+    with working(world, 1):
         member = world.start(pause_s=BUSY_S)
         for number in range(times):
             end = time.monotonic() + chance.uniform(MEMBER_S / 2, MEMBER_S)
@@ -98,7 +96,7 @@ def rebalance_storm(world: World, times: int, chance: random.Random) -> tuple[in
             old, member = member, world.start(pause_s=BUSY_S)
             if not world.crew.wait_ended(old, OWN_S):
                 world.tell_drained(False, f"{old.pid} did not end on SIGTERM")
-            _snapshot(world)
+            look(world)
         world.stop([member])
     return times, f"{killed} of the restarts were kills; {_stored_once(world)}"
 
@@ -119,8 +117,8 @@ def partition_cut(world: World, times: int, chance: random.Random) -> tuple[int,
             proxies.reopen()
             world.publish(world.supply.take(60))
             waited(world.settled, OWN_S)
-            _snapshot(world)
-            _require_alive(world, cut)
+            look(world)
+            require_alive(world, cut)
             world.stop([cut, successor])
     Round(world, "random", 0, chance).settle()
     return times, "now packets vanish, now connections are refused"
@@ -136,40 +134,6 @@ def _cut(proxies: Proxies, *, silent: bool) -> None:
 def _load() -> int:
     """Records enough for RATE from before a broker dies until another leads."""
     return round(RATE * (BEFORE_S + AFTER_S) + RATE)
-
-
-@contextmanager
-def _working(world: World, count: int) -> Iterator[list[Process]]:
-    """Workers that have begun before the block, outlive it, and settle all that is left."""
-    workers = [world.start() for _ in range(count)]
-    for worker in workers[:1]:
-        waited(lambda worker=worker: world.owns(worker), OWN_S)  # type: ignore[misc]
-    yield workers
-    waited(world.settled_if_reachable, OWN_S)
-    for worker in workers:
-        _require_alive(world, worker)
-    world.stop(workers)
-    Round(world, "random", 0, random.Random(0)).settle()
-    _snapshot(world)
-
-
-def _require_alive(world: World, worker: Process) -> None:
-    """A worker waits for a log that is away; it does not end."""
-    if not worker.alive:
-        world.tell_drained(False, f"a worker ended with code {worker.code} while the log was disturbed")
-
-
-def _snapshot(world: World) -> None:
-    """Look as soon as the brokers tell: who coordinates a group may be on the move."""
-
-    def looked() -> bool:
-        try:
-            world.snapshot()
-        except Unavailable:
-            return False
-        return True
-
-    waited(looked, OWN_S)
 
 
 def _stored_once(world: World) -> str:

@@ -130,8 +130,7 @@ class World:
         plan, left, died, failed = iter(deaths), list(messages), 0, 0
         while left:
             file = self._file_of(left)
-            where = {"engine": self.publish_url} if self.publish_url else {}
-            process = self.start("publish", messages=file, death=next(plan, None), **where)
+            process = self.start("publish", messages=file, death=next(plan, None), **self._published_to())
             if not self.crew.wait_ended(process, PUBLISH_S):
                 self.crew.end(process)
             died += process.killed
@@ -142,6 +141,9 @@ class World:
                 raise Unavailable(f"publishing ends with code {process.code}", hint=f"see {self.folder}/output.log")
         return died
 
+    def _published_to(self) -> dict[str, str]:
+        return {"engine": self.publish_url} if self.publish_url else {}
+
     def _file_of(self, messages: Sequence[Message]) -> str:
         with tempfile.NamedTemporaryFile(dir=self.folder, suffix=".messages", delete=False) as file:
             file.write(b"\n".join(msgspec.json.encode(message) for message in messages))
@@ -151,7 +153,7 @@ class World:
         """Begin to publish so many messages a second; `finish` waits for the end."""
         for message in messages:
             self.sent[message.id] = message
-        return self.start("publish", messages=self._file_of(messages), rate=rate)
+        return self.start("publish", messages=self._file_of(messages), rate=rate, **self._published_to())
 
     def finish(self, stream: Process) -> None:
         """Until the stream has sent all and holds a receipt for each; what has none makes the history's end unsound."""
@@ -237,9 +239,13 @@ class World:
         """Whether all that the topic holds is settled; where it cannot be read, whether all that was sent is."""
         if self.readable:
             return is_drained(self.engine, self.store, self.contract)()
+        return self.ended() == len(self.sent)
+
+    def ended(self) -> int:
+        """How many of the messages that were sent have an ending."""
         left = [message for id, message in self.sent.items() if id not in self._ended]
         self._ended |= ending.ended(self, left).keys()
-        return len(self._ended) == len(self.sent)
+        return len(self._ended)
 
     def ready(self) -> int:
         """How many messages wait in a topic that cannot be read; 0 of others."""

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 from yard import Yard, insert
 
+from settled.drills.campaign_rabbitmq import changed
+from settled.drills.drill import Drill, run
 from settled.drills.proxy import Proxy
+from settled.drills.rabbitmq import OWN
 from settled.engine import Producer, ProducerSpec
 from settled.engines.rabbitmq import RabbitEngine
 from settled.errors import Unavailable
@@ -29,6 +32,12 @@ pytestmark = [pytest.mark.xdist_group("rabbitmq-nodes"), pytest.mark.timeout(300
 @pytest.fixture(scope="module")
 def node() -> Iterator[Nodes]:
     with rabbitmq.own_nodes() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Nodes]:
+    with rabbitmq.own_nodes(3) as found:
         yield found
 
 
@@ -112,33 +121,51 @@ def _says(yard: Yard) -> str:
     return f"{report.state}: {report.why}"
 
 
-def test_a_cluster_loses_a_node_and_nothing_else() -> None:
+def test_leaders_of_a_queue_die_under_load(cluster: Nodes, tmp_path: Path) -> None:
+    changes = changed("queue", "key")
+    report = run(
+        Drill(
+            named=("leader-kill",),
+            kills=1,
+            engine=OWN,
+            nodes=cluster,
+            folder=tmp_path,
+            changes=changes,
+            yes=True,
+            seed=3,
+        )
+    )
+    (row,) = report.windows
+    assert not row.violations
+    assert row.kills == 1
+
+
+def test_a_cluster_loses_a_node_and_nothing_else(cluster: Nodes) -> None:
     """Quorum over three: 20 messages before and 20 after the node that led the queue is killed, with its clients."""
-    with rabbitmq.own_nodes(3) as nodes:
-        names.fresh()
-        engine = RabbitEngine(nodes.url)
-        try:
-            assert "committed" in engine.capabilities.durability
-            make_queue(engine, 1)  # at the first address, which so leads it
-            assert [each.state for each in engine.examine(durability="committed")] == ["ok", "ok"]
-            producer = engine.producer(ProducerSpec(durability="committed"))
-            member = QueueMember(engine, ordered=True)
-            for number in range(20):
-                producer.send(message(number))
-            _receives(member, 1)
-            nodes.kill(1)
-            for number in range(20, 40):
-                producer.send(message(number))
-            producer.close()
-            _receives(member, 40)
-            assert set(member.ids) == {f"e{n}" for n in range(40)}
-            member.leave()
-            other = RabbitEngine(nodes.url)
-            assert [each.state for each in other.examine(durability="committed")] == ["note", "ok"]
-            other.close()
-        finally:
-            engine.close()
-            names.plain()
+    names.fresh()
+    engine = RabbitEngine(cluster.url)
+    try:
+        assert "committed" in engine.capabilities.durability
+        make_queue(engine, 1)  # at the first address, which so leads it
+        assert [each.state for each in engine.examine(durability="committed")] == ["ok", "ok"]
+        producer = engine.producer(ProducerSpec(durability="committed"))
+        member = QueueMember(engine, ordered=True)
+        for number in range(20):
+            producer.send(message(number))
+        _receives(member, 1)
+        cluster.kill(1)
+        for number in range(20, 40):
+            producer.send(message(number))
+        producer.close()
+        _receives(member, 40)
+        assert set(member.ids) == {f"e{n}" for n in range(40)}
+        member.leave()
+        other = RabbitEngine(cluster.url)
+        assert [each.state for each in other.examine(durability="committed")] == ["note", "ok"]
+        other.close()
+    finally:
+        engine.close()
+        names.plain()
 
 
 def _receives(member: QueueMember, count: int) -> None:
