@@ -468,3 +468,12 @@ class Counting(Protocol):
     def held(self, topic: str, partition: int, first: int, following: int) -> int:
         """How many records are held at offsets from `first` to `following` - 1. Any thread. Raises Damaged."""
         ...
+
+
+@runtime_checkable
+class Introduced(Protocol):
+    """An engine whose broker lists no topics: it looks for groups at those that it knows."""
+
+    def introduce(self, topics: Collection[str]) -> None:
+        """Know these topics, as far as they are there. Any thread."""
+        ...

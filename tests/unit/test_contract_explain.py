@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from settled.contract.check import check
 from settled.contract.explain import TITLES, Fact
 from settled.contract.load import from_mapping
 from settled.engine import Capabilities
@@ -160,3 +161,28 @@ def test_a_form_that_an_engine_does_not_keep_is_refused_with_the_reason(engine: 
     assert REASONS[engine, form] in str(refused.value)
     assert refused.value.field == "transport.form"
     assert refused.value.hint
+
+
+def test_a_log_is_not_explained_as_a_brokers_queue() -> None:
+    """RabbitMQ keeps logs otherwise than its queues: history, no tails, and no sync to disk."""
+    log = {"transport": {"form": "log"}}
+    assert "stays in the log" in told("owner", facts("rabbitmq", **log))
+    assert "locks a partition" in told("owner", facts("rabbitmq", **log))
+    assert "App.tail" not in told("readers", facts("rabbitmq", **log))
+    assert "whole files" in told("life", facts("rabbitmq", **log))
+    assert "does not wait" in told("offline", facts("rabbitmq", **log))
+    assert "copies have it" in told("losses", facts("rabbitmq", producer={"durability": "local"}, **log))
+    assert "a slot" not in told("order", facts("rabbitmq", **log))
+
+
+def test_what_rabbitmq_keeps_depends_on_form_and_nodes() -> None:
+    one, three = (RabbitEngine.capabilities_at(f"rabbitmq://{hosts}/") for hosts in ("a", "a,b,c"))
+    log = from_mapping({"name": "x", "transport": {"form": "log"}})
+    queue = from_mapping({"name": "x", "transport": {"form": "queue"}, "delivery": {"ordering": "none"}})
+    for contract, capabilities, kept in ((log, one, False), (log, three, True), (queue, one, True)):
+        rules = {finding.rule for finding in check(contract, capabilities=capabilities)}
+        assert ("durability-not-kept" not in rules) is kept
+    assert not one.of("log").renumbers
+    assert one.of("queue").renumbers
+    for form in ("queue", "pubsub", "log", "notification"):
+        assert SqliteEngine.capabilities.of(form) == SqliteEngine.capabilities

@@ -12,7 +12,7 @@ import msgspec
 from settled import clock
 from settled.contract import specs
 from settled.contract.model import Contract
-from settled.engine import Engine, GroupInfo, TopicInfo
+from settled.engine import Engine, GroupInfo, Introduced, TopicInfo
 from settled.errors import ContractError
 from settled.operations.lag import PartitionLag, lags
 from settled.store import Gap, Pause, Position, Selection, Store, WorkerReport
@@ -99,6 +99,9 @@ def status(engine: Engine, store: Store | None, contract: Contract | None = None
     for consumer, position in store.positions() if store is not None else ():
         positions.setdefault(consumer, []).append(position)
     named = contract.delivery.group if contract is not None else group
+    if isinstance(engine, Introduced):
+        held = {position.topic for places in positions.values() for position in places}
+        engine.introduce(held if contract is None else {contract.transport.topic})
     groups = {info.group: info for info in engine.groups(named)}
     wanted = {
         name: (of_group, topics)

@@ -12,7 +12,8 @@ def owner(on: Ground) -> Facts:
         return
     fence = "the epoch in the effect store, checked inside the effect's transaction"
     if on.engine == "rabbitmq":
-        lease = "the broker, which holds a claim while its member's connection lives"
+        held = "locks a partition" if on.log else "holds a claim"
+        lease = f"the broker, which {held} while its member's connection lives"
     else:
         lease = f"the lease: a member silent for {on.lease} loses its {on.part}s, by the engine's clock"
     if on.queue:
@@ -80,8 +81,9 @@ def life(on: Ground) -> Facts:
 def _retention(on: Ground) -> Facts:
     retention = on.retention
     bound = "" if retention.bytes is None else f", at most {show_size(retention.bytes)} of the topic"
-    if on.engine == "kafka":
-        by = "the brokers, which wait for no group"
+    if not on.capabilities.maintains:
+        files = ", and remove whole files of a partition when a new one begins" if on.engine == "rabbitmq" else ""
+        by = f"the brokers, which wait for no group{files}"
     else:
         by = "retention, which does not pass the frontier of a group that is at work, or was within that time"
     yield Fact("life", f"{kept(retention.age)} from its acceptance{bound}", by)

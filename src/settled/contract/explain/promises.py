@@ -86,7 +86,9 @@ def _accepted(on: Ground) -> Fact:
         case "local":
             by = {
                 "kafka": "durability local: two replicas at least have it, or the one broker synced it to disk",
-                "rabbitmq": "durability local: the queue's quorum confirmed it",
+                "rabbitmq": "durability local: most of the stream's copies have it, synced or not"
+                if on.log
+                else "durability local: the queue's quorum confirmed it",
             }.get(on.engine, "durability local: synced before publish returns")
             return Fact("losses", "no accepted record, by a crash or a power cut of one machine", by)
         case _:

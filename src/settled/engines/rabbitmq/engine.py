@@ -10,8 +10,6 @@ import threading
 import time
 from collections.abc import Collection
 
-import msgspec
-
 from settled.engine import (
     Capabilities,
     ConsumerGroup,
@@ -24,6 +22,7 @@ from settled.engine import (
 )
 from settled.engines.rabbitmq import faults, log_infos, settings, slot_infos
 from settled.engines.rabbitmq.consumer import RabbitConsumer
+from settled.engines.rabbitmq.durability import examined, kept, require_cluster, require_synced
 from settled.engines.rabbitmq.facts import stream_of
 from settled.engines.rabbitmq.producer import FRESH_S, RabbitProducer
 from settled.engines.rabbitmq.sending import Route
@@ -36,7 +35,6 @@ from settled.record import Record, checked_name, checked_text
 
 log = logging.getLogger("settled.engines.rabbitmq")
 
-QUORUM = 3  # nodes
 Member = RabbitConsumer | StreamConsumer | RabbitProducer | RabbitTail
 
 
@@ -61,19 +59,20 @@ class RabbitEngine:
         self._settings = settings.parse(url)
         self._topology = Topology(self._settings)
         self._streams = Streams(self._topology)
-        self.capabilities = _kept(self._settings)
+        self.capabilities = kept(type(self).capabilities, self._settings)
         self._lock = threading.Lock()
         self._producers: set[RabbitProducer] = set()
         self._consumers: set[RabbitConsumer | StreamConsumer] = set()
         self._tails: set[RabbitTail] = set()
         self._told: dict[str, TopicSpec] = {}  # what this process was told of topics: the broker keeps no such facts
+        self._logs: set[str] = set()  # known from elsewhere
         self._closed = False
         self._topology.connect()
 
     @staticmethod
     def capabilities_at(url: str) -> Capabilities:
-        """What is kept at the URL: with three nodes or more a quorum confirms, and streams have copies."""
-        return _kept(settings.parse(url))
+        """What is kept at the URL, without a look at it."""
+        return kept(RabbitEngine.capabilities, settings.parse(url))
 
     def __repr__(self) -> str:
         return f"RabbitEngine({self._settings.shown!r})"
@@ -116,7 +115,7 @@ class RabbitEngine:
         with self._lock:
             slots = self._slot_members()
             told = [spec for spec in self._told.values() if spec.form != "log"]
-            logs = [spec.name for spec in self._told.values() if spec.form == "log"]
+            logs = sorted(self._logs | {spec.name for spec in self._told.values() if spec.form == "log"})
         joined = {consumer.group for consumer in slots}
         boards = {topic: self._streams.boards(topic, group) for topic in logs}
         known = joined | {name for found in boards.values() for name in found}
@@ -130,6 +129,12 @@ class RabbitEngine:
             info = slot_infos.group(topology, name, told, own)
             infos += [info] if info.members or name in joined else []
         return infos
+
+    def introduce(self, topics: Collection[str]) -> None:
+        """Of queues and subscriptions nothing is learnt: the broker does not tell their slots."""
+        found = {topic for topic in topics if topic not in self._logs and self._is_log(topic)}
+        with self._lock:
+            self._logs |= found
 
     def offset_at(self, topic: str, partition: int, us: int) -> int:
         """By the producers' clocks, see `records`; exact where they and the broker's agree."""
@@ -147,7 +152,7 @@ class RabbitEngine:
         if spec.identity is not None:
             checked_text("identity", spec.identity)
         if spec.durability == "committed":
-            self._require_cluster(spec.durability)
+            require_cluster(spec.durability, self._topology)
         producer = RabbitProducer(spec, self._settings, lambda topic: self._route(topic, spec.durability), self._forget)
         with self._lock:
             self._producers.add(producer)
@@ -225,8 +230,7 @@ class RabbitEngine:
         asked = len(self._settings.addresses)
         told = f"{len(clusters)} of {asked} addresses answer, cluster {', '.join(sorted(set(clusters)))}"
         found = [Examined(name="broker", state="ok" if len(clusters) == asked else "note", told=told)]
-        if durability == "committed" or (durability == "local" and spec is not None and spec.form == "log"):
-            found.append(self._examine_durability(durability))
+        found += examined(durability, self._topology, self.capabilities, spec)
         if spec is not None and self._is_as_wanted(spec):
             with self._lock:
                 self._told.setdefault(spec.name, spec)
@@ -295,15 +299,9 @@ class RabbitEngine:
         return Route(exchange, "", limit, until, mandatory=there.form != "notification", numbered=True)
 
     def _log_route(self, topic: str, durability: Durability) -> Route:
-        if durability not in self.capabilities.of("log").durability:
-            raise Unsupported(
-                f"durability `{durability}` of topic {topic!r}: a stream is not synced to disk before it is confirmed",
-                field="durability",
-                value=durability,
-                hint=f"ask for `memory`, use a queue, or name {QUORUM} nodes of a cluster: then copies make up for it",
-            )
+        require_synced(durability, self.capabilities.of("log").durability, topic)
         if durability == "local":
-            self._require_cluster(durability)
+            require_cluster(durability, self._topology)
         known = self._streams.known(topic)
         if known is None:
             raise faults.absent(topic)
@@ -327,40 +325,11 @@ class RabbitEngine:
     def _slot_members(self) -> list[RabbitConsumer]:
         return [each for each in self._consumers if isinstance(each, RabbitConsumer)]
 
-    def _examine_durability(self, durability: Durability) -> Examined:
-        try:
-            self._require_cluster(durability)
-        except Unsupported as error:
-            return Examined(name="durability", state="bad", told=error.message, remedy=error.hint)
-        return Examined(name="durability", state="ok", told="a quorum of nodes confirms")
-
-    def _require_cluster(self, durability: Durability) -> None:
-        addresses = self._settings.addresses
-        clusters = self._topology.connect() if len(addresses) >= QUORUM else []
-        if len(clusters) <= len(addresses) // 2 or len(set(clusters)) != 1:
-            raise Unsupported(
-                f"durability `{durability}` needs a quorum of at least {QUORUM} nodes of one cluster; the URL names "
-                f"{len(addresses)}, of which {len(clusters)} answered",
-                field="durability",
-                value=durability,
-                hint="name all nodes in the URL, and the cluster (rabbitmqctl set_cluster_name); or ask for less: on "
-                "queues `local` is synced to the disks of the nodes that there are",
-            )
-
     def _forget(self, member: Member) -> None:
         with self._lock:
             self._tails.discard(member)
             self._producers.discard(member)
             self._consumers.discard(member)
-
-
-def _kept(at: settings.Settings) -> Capabilities:
-    told = RabbitEngine.capabilities
-    if len(at.addresses) < QUORUM:
-        return told
-    durability: frozenset[Durability] = frozenset({"memory", "local", "committed"})
-    differing = {"log": {**told.differing["log"], "durability": durability}}
-    return msgspec.structs.replace(told, durability=durability, differing=differing)
 
 
 def _no_history() -> Unsupported:

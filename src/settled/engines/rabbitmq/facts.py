@@ -127,5 +127,9 @@ def compare(there: Facts, spec: TopicSpec) -> None:
                 f"topic {spec.name!r} has {field} {has}, not {wanted}: nothing was changed",
                 field=field,
                 value=wanted,
-                hint="`settled topic grow` adds partitions" if field == "partitions" else fixed,
+                hint=_as_is(has) if field == "partitions" else fixed,
             )
+
+
+def _as_is(partitions: int) -> str:
+    return f"state transport.partitions: {partitions}; `settled topic grow` adds some, and none can be taken away"
