@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import random
 import threading
 from collections.abc import Iterator
@@ -16,6 +18,7 @@ from settled import App
 from settled.drills.proxy import Proxy
 from settled.engine import ConsumerGroup, ProducerSpec, TopicSpec
 from settled.engines.rabbitmq import RabbitEngine
+from settled.engines.rabbitmq import tail as tails
 from settled.errors import ContractError
 from settled.events import HintsLost, StateChanged, Swept
 from settled.record import Record
@@ -145,3 +148,27 @@ def test_a_watcher_that_was_cut_off_sweeps(tmp_path: Path) -> None:
     finally:
         sender.close()
         proxy.close()
+
+
+def test_a_topic_that_is_deleted_and_made_anew_is_heard_again(
+    engine: RabbitEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tails, "BIND_S", 0.3)
+    spec = TopicSpec(name=names.topic, form="notification")
+    engine.ensure_topic(spec)
+    tail = engine.tail(names.topic)
+    with channel() as opened:
+        opened.exchange_delete(f"{names.topic}:hints")
+    with pytest.raises(ContractError, match="no topic"):
+        until(lambda: tail.poll(0.1, records=10, bytes=1000), DEADLINE_S)
+    engine.ensure_topic(spec)
+    producer, found, numbers = engine.producer(ProducerSpec()), list[Record](), itertools.count()
+
+    def heard() -> list[Record]:
+        producer.send(message(next(numbers))).result(DEADLINE_S)
+        with contextlib.suppress(ContractError):
+            found.extend(tail.poll(0.1, records=10, bytes=1000))
+        return found
+
+    until(heard, DEADLINE_S)
+    assert tail.interruptions == 1

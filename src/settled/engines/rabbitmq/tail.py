@@ -27,6 +27,7 @@ from settled.record import Record
 
 QUEUE_BYTES = 64 * 1024 * 1024
 MOST_BEHIND = 10_000_000
+BIND_S = 30.0  # how often the queue is bound again: the exchange may have been deleted, or made anew
 LOOK_S = 1.0  # between two attempts to bind a queue, and between two looks at what was dropped
 
 
@@ -57,7 +58,8 @@ class RabbitTail:
         # The connection's thread alone:
         self._connection: Any = None
         self._channel: Channel | None = None
-        self._again_at = 0.0
+        self._again_at = self._bind_at = 0.0
+        self._queue = ""  # that is bound
         self._dropped: tuple[int, float] | None = None  # a message of the second queue, and when it is acknowledged
         self._link = Link(settings, "tail", self)
         self._link.start()
@@ -141,6 +143,7 @@ class RabbitTail:
 
     def down(self, error: SettledError) -> None:
         self._connection = self._channel = self._dropped = None
+        self._queue = ""
         self._failed(error)
 
     def tick(self) -> None:
@@ -148,6 +151,9 @@ class RabbitTail:
         if self._dropped is not None and channel is not None and now >= self._dropped[1]:
             channel.basic_ack(self._dropped[0])
             self._dropped = None
+        if self._queue and channel is not None and now >= self._bind_at:
+            self._bind_at = now + BIND_S
+            channel.queue_bind(self._queue, self._exchange)
         if channel is None and self._again_at and now >= self._again_at:
             self._open_channel()
 
@@ -167,7 +173,7 @@ class RabbitTail:
             channel.add_on_close_callback(self._channel_closed)
             channel.add_on_cancel_callback(lambda _: channel.close())
             own = {"exclusive": True, "auto_delete": True}
-            channel.queue_declare(f"{name}:dropped", arguments={"x-max-length": 1}, **own)
+            channel.queue_declare(f"{name}:dropped", arguments={"x-queue-type": "classic", "x-max-length": 1}, **own)
             channel.queue_declare(name, arguments=self._arguments(f"{name}:dropped"), **own)
             channel.queue_bind(name, self._exchange, callback=lambda _: self._begin(channel, name))
 
@@ -175,6 +181,7 @@ class RabbitTail:
 
     def _arguments(self, dropped: str) -> dict[str, Any]:
         return {
+            "x-queue-type": "classic",
             "x-max-length": self._behind,
             "x-max-length-bytes": QUEUE_BYTES,
             "x-overflow": "drop-head",
@@ -191,6 +198,7 @@ class RabbitTail:
         channel.basic_consume(name, self._take, auto_ack=True)
         channel.basic_qos(prefetch_count=1)
         channel.basic_consume(f"{name}:dropped", self._take_dropped)
+        self._queue, self._bind_at = name, time.monotonic() + BIND_S
         self._bound.set()
 
     def _take(self, channel: Channel, _: Basic.Deliver, properties: BasicProperties, body: bytes) -> None:
@@ -207,6 +215,7 @@ class RabbitTail:
         if self._channel is not channel:
             return
         self._channel = self._dropped = None
+        self._queue = ""
         if self._connection is not None and self._connection.is_open:
             what = f"listening to topic {self._topic!r}"
             if faults.code_of(error) >= 300:
