@@ -13,6 +13,7 @@ import pytest
 from yard import Yard, insert
 
 from settled.drills.proxy import Proxy
+from settled.operations.progress import is_drained
 from settled.outcome import Outcome
 from settled.record import Message, Record
 from settled.store import Selection, Tx
@@ -165,6 +166,23 @@ def test_each_subscription_gets_all_of_it(yard: Yard) -> None:
     with yard.working(apps["h"]):
         until(lambda: len(seen["h"]) == 50)
     assert sorted(seen["g"]) == sorted(seen["h"]) == sorted(wanted)
+
+
+def test_a_drain_ends_when_nothing_of_the_subscription_is_left(yard: Yard) -> None:
+    """Whose messages are counted is known by the groups that joined in this process."""
+    transport = {"form": "pubsub", "partitions": 2}
+    app = yard.app(transport=transport, delivery={"in_flight": {"records": 4}})
+    other = yard.app(transport=transport, group="h")
+    for each in (app, other):
+        with yard.working(each):
+            until(lambda each=each: bool(each.engine.groups()))  # type: ignore[misc]
+    ids = [f"e{n}" for n in range(500)]
+    producer = app.producer()
+    for each_id in ids:
+        producer.send(Message(topic=yard.topic, id=each_id))
+    producer.close()
+    app.worker().run(drained=is_drained(app.engine, app.store, app.contract))
+    assert sorted(yard.ids()) == sorted(ids)
 
 
 def test_a_lost_connection_is_no_failure(yard: Yard) -> None:

@@ -41,7 +41,7 @@ class RabbitConsumer:
     ) -> None:
         """`identity` names a topic's incarnation; `closed` is called at the end."""
         self.member = group.member or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
-        self.group = group.group
+        self.group, self.topics = group.group, frozenset(group.topics)
         self._on_close = closed
         heartbeat_s = max(1, int(group.lease_s / 2))
         self._hand: HandOff[Slot] = HandOff(max(group.lease_s, 2 * heartbeat_s))  # two are waited for

@@ -104,7 +104,7 @@ class RabbitEngine:
         """Those of the named ones that are there. AMQP lists no queues: without names, those that this process was told
         of."""
         wanted = sorted(self._told if names is None else names)
-        found = ((name, self._open().there(name)) for name in wanted)
+        found = ((name, self._open().there(name, self._groups_of(name))) for name in wanted)
         infos = (self._info(name, there) for name, there in found if there is not None)
         return [info for info in infos if info is not None]
 
@@ -323,6 +323,11 @@ class RabbitEngine:
         with self._lock:
             held = {slot.number: slot for each in self._slot_members() for slot in each.claimed(name)}
         return slot_infos.topic(name, there, self._told.get(name), held, self._identity(name))
+
+    def _groups_of(self, topic: str) -> set[str]:
+        """The groups that joined the topic in this process: what waits for them is known."""
+        with self._lock:
+            return {each.group for each in self._slot_members() if topic in each.topics}
 
     def _slot_members(self) -> list[RabbitConsumer]:
         return [each for each in self._consumers if isinstance(each, RabbitConsumer)]

@@ -16,7 +16,7 @@ single active consumer: then, and only then, the order holds.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -55,7 +55,7 @@ class Counted(msgspec.Struct, frozen=True):
 
 
 class There(msgspec.Struct, frozen=True):
-    """What a topic is. `counted`: what its queue holds, of a queue."""
+    """What a topic is. `counted`: what its queue holds, of a queue, or subscriptions that are asked for."""
 
     form: Form
     counted: Counted | None = None
@@ -143,10 +143,15 @@ class Topology:
             raise _unordered(topic, told)
         return Source(topic, topic, 1 if single else told or SLOTS, single)
 
-    def there(self, topic: str) -> There | None:
-        """What the topic is; none: there is no such topic."""
+    def there(self, topic: str, groups: Collection[str] = ()) -> There | None:
+        """What the topic is; none: there is no such topic. `groups`: of pub/sub, whose subscriptions are counted."""
         with self.channels(f"looking at topic {topic!r}", topic) as channel:
-            return self.form_of(channel, topic)
+            found = self.form_of(channel, topic)
+            if found is None or found.form != "pubsub" or not groups:
+                return found
+            counts = [self._count(channel, f"{topic}:{group}") for group in groups]
+        there = [each for each in counts if each is not None]
+        return There("pubsub", Counted(sum(each.ready for each in there), sum(each.consumers for each in there)))
 
     def counted(self, queue: str) -> tuple[bool, Counted | None]:
         """Whether there is a pub/sub topic of this name, else what the queue holds; none: there is neither."""
