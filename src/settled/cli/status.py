@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from settled.cli.confirm import required_reason, who
-from settled.cli.options import ContractOption, EngineOption, OutputOption, StoreOption
+from settled.cli.confirm import confirm, required_reason, who
+from settled.cli.options import ContractOption, DryRunOption, EngineOption, OutputOption, StoreOption, YesOption
 from settled.cli.output import Output, emit, grid, line, say
 from settled.cli.text import shown
 from settled.cli.times import age, at, size
@@ -137,6 +137,45 @@ def resume(
     with opened_store(store_address(store, None)) as effects:
         ended = {topic: effects.resume(consumer, topic, numbers) for (consumer, topic), numbers in chosen.items()}
     _told(output, "group-resume", group, ended, "resumed")
+
+
+@group_verbs.command("forget")
+def forget(
+    group: Group,
+    topic: Annotated[
+        list[str] | None, typer.Option("--topic", help="Of this topic only; may stand several times.")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also when records wait in a queue of its own: they are lost for it.")
+    ] = False,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    engine: EngineOption = None,
+    output: OutputOption = None,
+) -> None:
+    """Remove what the log keeps for a group that does not come back: retention and compaction wait for it no more."""
+    from settled.cli.opening import engine_address, opened_engine
+    from settled.operations import forgetting
+    from settled.record import checked_name
+
+    checked_name("group", group)
+    gone: dict[str, int] = {}
+    with opened_engine(engine_address(engine)) as log:
+        left = forgetting.look(log, group, topic)
+        for one in left:
+            behind = "its position is not known" if one.behind is None else f"{one.behind:,} records behind"
+            say(f"{group} on {one.topic}: {behind}. What is removed before it comes back is a gap for it.")
+        say("Its frontier and marks stay in the effect store: no effect is made twice.")
+        if not dry_run:
+            confirm(f"forget {group}?", yes=yes)
+            gone = forgetting.forget(log, group, topic, force=force)
+    rows = [{"topic": name, "records": count} for name, count in gone.items()]
+
+    def draw() -> Iterator[Any]:
+        for name, count in gone.items():
+            yield line(f"{group}: forgotten on {name}" + (f", with {count:,} records that waited" if count else ""))
+
+    emit(output, "group-forget", {"group": group, "left": left, "forgotten": rows}, draw=draw, rows="forgotten")
 
 
 def _told(output: Output | None, kind: str, group: str, places: dict[str, list[int]], word: str) -> None:

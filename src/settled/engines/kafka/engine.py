@@ -18,7 +18,7 @@ from settled.engine import (
     TopicInfo,
     TopicSpec,
 )
-from settled.engines.kafka import config, examination, topic_settings
+from settled.engines.kafka import config, examination, forgetting, topic_settings
 from settled.engines.kafka.admin import Admin
 from settled.engines.kafka.announcing import Look
 from settled.engines.kafka.consumer import KafkaConsumer
@@ -71,6 +71,9 @@ class KafkaEngine:
         """Add partitions to a topic; durable when it returns. Groups take them up from offset 0. Keys may map to
         other partitions from now on, so the order of a key's records across the change is not kept."""
         return self._open().grow_topic(name, partitions)
+
+    def forget_group(self, group: str, topics: Collection[str] | None = None, *, force: bool = False) -> dict[str, int]:
+        return forgetting.forget(self._open().cluster, group, topics)
 
     def examine(self, spec: TopicSpec | None = None, durability: Durability = "memory") -> list[Examined]:
         return examination.examine(self._open(), spec, durability)

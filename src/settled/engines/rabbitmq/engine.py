@@ -20,7 +20,7 @@ from settled.engine import (
     TopicInfo,
     TopicSpec,
 )
-from settled.engines.rabbitmq import faults, log_infos, settings, slot_infos
+from settled.engines.rabbitmq import faults, forgetting, log_infos, settings, slot_infos
 from settled.engines.rabbitmq.consumer import RabbitConsumer
 from settled.engines.rabbitmq.durability import examined, kept, require_cluster, require_synced
 from settled.engines.rabbitmq.facts import stream_of
@@ -171,14 +171,14 @@ class RabbitEngine:
         topology = self._open()
         logs = [topic for topic in group.topics if self._is_log(checked_name("topic", topic))]
         if logs:
-            return self._joined(group, logs)
+            return self._join_logs(group, logs)
         sources = [self._source(topology, topic, group.group, ordered=group.ordered) for topic in group.topics]
         consumer = RabbitConsumer(group, sources, self._settings, self._identity, self._forget)
         with self._lock:
             self._consumers.add(consumer)
         return consumer
 
-    def _joined(self, group: ConsumerGroup, logs: list[str]) -> StreamConsumer:
+    def _join_logs(self, group: ConsumerGroup, logs: list[str]) -> StreamConsumer:
         if len(logs) < len(group.topics):
             raise ContractError(
                 "a group reads logs, or topics that are none, not both", field="topic", hint="make two groups of it"
@@ -220,6 +220,11 @@ class RabbitEngine:
         with self._lock:
             self._tails.add(tail)
         return tail
+
+    def forget_group(self, group: str, topics: Collection[str] | None = None, *, force: bool = False) -> dict[str, int]:
+        with self._lock:
+            told = list(self._told.values())
+        return forgetting.forget(self._open(), checked_name("group", group), topics, told, force=force)
 
     def maintain(self, *, force: bool = False) -> dict[str, int]:
         """Nothing: a record leaves its queue when it is settled."""

@@ -21,7 +21,7 @@ from settled.engine import (
     TopicInfo,
     TopicSpec,
 )
-from settled.engines.sqlite import compaction, reading, retention, slots, tip, topics
+from settled.engines.sqlite import compaction, forgetting, reading, retention, slots, tip, topics
 from settled.engines.sqlite.append import Appender
 from settled.engines.sqlite.consumer import SqliteConsumer
 from settled.engines.sqlite.database import Connection
@@ -84,7 +84,10 @@ class SqliteEngine:
     def groups(self, group: str | None = None) -> list[GroupInfo]:
         with self._database.reading() as connection:
             rows = connection.execute(
-                "SELECT id, name FROM log_group WHERE ?1 IS NULL OR name = ?1 ORDER BY name", (group,)
+                "SELECT id, name FROM log_group g WHERE (?1 IS NULL OR name = ?1) AND (EXISTS (SELECT 1 FROM "
+                "log_subscription WHERE grp = g.id) OR EXISTS (SELECT 1 FROM log_member WHERE grp = g.id)) "
+                "ORDER BY name",
+                (group,),
             ).fetchall()
             return [_group_info(connection, *row) for row in rows]
 
@@ -170,6 +173,9 @@ class SqliteEngine:
         with self._lock:
             self._tails.add(tail)
         return tail
+
+    def forget_group(self, group: str, topics: Collection[str] | None = None, *, force: bool = False) -> dict[str, int]:
+        return forgetting.forget(self._database, group, topics)
 
     def examine(self, spec: TopicSpec | None = None, durability: Durability = "memory") -> list[Examined]:
         """Opening it has compared the log with its tip: here is how far that reaches."""

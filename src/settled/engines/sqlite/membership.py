@@ -73,11 +73,6 @@ class Membership:
             ).fetchall()
             self._group: int = rows[0][0]
             self._require_queues(connection)
-            for topic in self.topics.values():
-                connection.execute(
-                    "INSERT INTO log_subscription VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-                    (self._group, topic.id, len(topic.parts)),
-                )
             self._enter(connection)
             result = self._turn(connection, [])
         return msgspec.structs.replace(result, tell=True, until_us=now + self._lease_us)
@@ -239,6 +234,12 @@ class Membership:
             self.topics[name] = found
 
     def _enter(self, connection: Connection) -> None:
+        """As a new member; the group subscribes, unless it has: it may have been forgotten meanwhile."""
+        for topic in self.topics.values():
+            connection.execute(
+                "INSERT INTO log_subscription VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+                (self._group, topic.id, len(topic.parts)),
+            )
         self._incarnation = str(uuid.uuid4())
         expires = clock.boot_us() + self._lease_us
         connection.execute(
