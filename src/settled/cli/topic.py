@@ -198,7 +198,7 @@ def record_json(record: Record) -> dict[str, Any]:
         "type": record.type,
         "version": record.version,
         "event_time": at(record.event_time_us) or None,
-        "accepted": at(record.accepted_us),
+        "accepted": at(record.accepted_us or None) or None,
         "correlation_id": record.correlation_id,
         "causation_id": record.causation_id,
     }
@@ -207,7 +207,8 @@ def record_json(record: Record) -> dict[str, Any]:
 def record_lines(record: Record) -> list[str]:
     """A record without loss, for a terminal: its place and names, then its headers, then its value."""
     encoding = sys.stdout.encoding
-    head = [f"{record.topic}/{record.partition}@{record.offset}", at(record.accepted_us), f"id={shown(record.id)}"]
+    accepted = at(record.accepted_us) if record.accepted_us else "at an unknown time"
+    head = [f"{record.topic}/{record.partition}@{record.offset}", accepted, f"id={shown(record.id)}"]
     head.append(f"key={shown_bytes(record.key, encoding)}")
     for name, value in (
         ("type", record.type),

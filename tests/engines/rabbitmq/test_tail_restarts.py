@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from passing import DEADLINE_S, FORMS, Passing, kill
+from passing import DEADLINE_S, Passing, kill
 
 from settled.drills.proxy import Proxy
 from settled.engine import Engine, Form, ProducerSpec, Tail, TopicSpec
@@ -94,11 +95,10 @@ def test_a_tail_goes_on_after_a_restart_and_says_that_it_was_away(node: Nodes) -
         names.plain()
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_cluster_loses_a_node_under_readers_and_senders(form: Form) -> None:
+def test_a_cluster_loses_a_node_under_readers_and_senders() -> None:
     """The queue of a reader is on the node that it is connected to: it has another one on another node."""
     with rabbitmq.own_nodes(3) as nodes:
-        engine = opened(nodes.url, form)
+        engine = opened(nodes.url, "pubsub")
         found: list[Record] = []
         try:
             tail = engine.tail(names.topic)
@@ -109,13 +109,9 @@ def test_a_cluster_loses_a_node_under_readers_and_senders(form: Form) -> None:
             pending = [producer.send(message(number)) for number in range(20, 120)]
             nodes.kill(1)
             pending += [producer.send(message(number)) for number in range(120, 220)]
-            accepted = 20
             for one in pending:
-                try:
+                with contextlib.suppress(ContractError):  # unroutable: the reader had no queue yet
                     one.result(DEADLINE_S)
-                except ContractError:  # unroutable: the reader had no queue yet
-                    assert form == "pubsub"
-                accepted += 1
             until(lambda: len(queues(nodes, names.topic, 2)) == 2, DEADLINE_S)
             producer.send(message(220)).result(DEADLINE_S)
             heard(tail, found, "e220")
