@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from broker import address, channel, delete, put
-from yard import LOG, Yard, insert
+from yard import LOG, Yard, insert, polled
 
 from settled.drills.proxy import Proxy
 from settled.engine import TopicSpec
@@ -119,7 +119,7 @@ def test_names_and_forms_do_not_mix(engine: RabbitEngine) -> None:
 def test_a_topic_that_was_made_in_part_is_made_again(engine: RabbitEngine) -> None:
     """Its facts are written last."""
     with channel() as opened:
-        opened.queue_declare(f"{names.topic}:log", durable=True, arguments={"x-queue-type": "stream"})
+        opened.queue_declare(f"{names.topic}:log:facts", durable=True, arguments={"x-queue-type": "stream"})
     assert engine.topics([names.topic]) == []
     make_topic(engine, 2)
     assert len(topic_of(engine).partitions) == 2
@@ -232,7 +232,7 @@ def test_a_lost_connection_is_the_loss_of_all_partitions(engine: RabbitEngine, p
     for place in epochs:
         member.consumer.release(*place)
     proxy.reopen()
-    member.owns(3)
+    until(lambda: polled(member) and len(member.owned) == 3)
     assert {place: one.epoch for place, one in member.owned.items()} == {place: n + 1 for place, n in epochs.items()}
     assert not any(one.clean for one in member.owned.values())
     assert engine.groups(names.group)[0].committed == {}
@@ -251,10 +251,10 @@ def test_an_owner_without_a_connection_gives_way(engine: RabbitEngine, proxy: Pr
     assert all(one.epoch == 2 and not one.clean for one in second.owned.values())
     publish(engine, map(message, range(20)))
     second.receives(20)
-    first.until(lambda: len(first.lost) == 2, "told that it lost them")
+    until(lambda: polled(first) and len(first.lost) == 2)
     assert first.records == []
     proxy.release()
-    share_out([first, second], lambda: len(first.owned) == len(second.owned) == 1, "one each")
+    until(lambda: polled(first) and polled(second) and len(first.owned) == len(second.owned) == 1)
     second.consumer.close()
     other.close()
 

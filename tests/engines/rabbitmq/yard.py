@@ -16,10 +16,12 @@ from typing import Any
 
 from settled.app import App
 from settled.delivery.worker import Worker
+from settled.errors import Unavailable
 from settled.record import Message, Record
 from settled.sqlite import open_connection
 from settled.store import Tx
 from settled.testing import rabbitmq
+from settled.testing.engine_tools import Member
 from waiting import until
 
 SECTIONS: dict[str, dict[str, Any]] = {
@@ -146,3 +148,12 @@ class Yard:
     def close(self) -> None:
         for each in self._apps:
             each.close()
+
+
+def polled(member: Member) -> bool:
+    """False while no node answers, or none has its copies up."""
+    try:
+        member.poll()
+    except Unavailable:
+        return False
+    return True

@@ -133,7 +133,8 @@ class Link:
             self._lost = SettledError(f"the connection failed: {type(error).__name__}: {error}")
         finally:
             with self._lock:
-                self._loop, self._connection = None, None
+                left, self._loop, self._connection = self._connection, None, None
+            _let_go(left)
             loop.close()
         return came_up
 
@@ -166,3 +167,10 @@ class Link:
         connection = self._connection
         if connection is not None and connection.is_open:
             connection.close()  # one that is being opened is closed when it is
+
+
+def _let_go(connection: Any) -> None:
+    """Close the socket of a connection that was left before its end; of one that ended nothing is there."""
+    transport = getattr(connection, "_transport", None)
+    if transport is not None and transport._sock is not None:
+        transport._sock.close()

@@ -1,4 +1,4 @@
-"""What a topic of form log is: the stream `topic:log` says it, and which groups have joined. Its last word holds.
+"""What a topic of form log is: the stream `topic:log:facts` says it, and which groups have joined. Its last word holds.
 
 partitions  the streams `topic:log:0`, `topic:log:1`, ..., all made with the same arguments
 

@@ -27,7 +27,7 @@ AGAIN_S = 0.5
 
 
 class Fetch:
-    """`most`: messages on their way; `refused` is told what the broker said."""
+    """`most`: messages on their way; `refused` is told what the broker said, and how often in turn."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Fetch:
         stream: str,
         hand: HandOff[Lane],
         most: int,
-        refused: Callable[[BaseException, str], None],
+        refused: Callable[[BaseException, str, int], None],
     ) -> None:
         self.lane, self._stream, self._hand, self._most, self._refused = lane, stream, hand, most, refused
         self._connection: Any = None
@@ -43,11 +43,14 @@ class Fetch:
         self._ahead = 0  # the prefetch of the consumer
         self._beyond: deque[Entry] | None = None  # what came after a jump that is being looked at
         self._again_at = 0.0
+        self._refusals = 0
         self._turn = 0  # how often it was opened or closed
 
     def open(self, connection: Any) -> None:
         """Fetch from where the lane expects, whatever was under way."""
         self.close()
+        if not connection.is_open:
+            return
         self._connection = connection
         lane, turn = self.lane, self._turn
         with self._hand.lock:
@@ -106,6 +109,7 @@ class Fetch:
         if channel is not self._channel:
             return
         assert method.delivery_tag is not None
+        self._refusals = 0
         entry = Entry(offset_of(properties), method.delivery_tag, properties, body)
         if self._beyond is not None:
             self._beyond.append(entry)
@@ -153,5 +157,6 @@ class Fetch:
     def _trouble(self, error: Exception) -> None:
         """By the broker: it waited too long for an acknowledgement, or the stream has no copy here now."""
         self.close()
-        self._refused(error, f"reading {self.lane.topic}/{self.lane.number}")
+        self._refusals += 1
+        self._refused(error, f"reading {self.lane.topic}/{self.lane.number}", self._refusals)
         self._again_at = time.monotonic() + AGAIN_S

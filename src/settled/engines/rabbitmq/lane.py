@@ -46,6 +46,8 @@ class Lane:
         self.waiting_bytes = 0
         self.average = 0.0
         self.taken_tag = self.taken = 0
+        self.looks = 0  # how often its bounds were seen
+        self.behind_since = 0.0  # when it was first seen to end before the owner's position
 
     @property
     def place(self) -> Partition:

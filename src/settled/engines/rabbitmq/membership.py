@@ -1,9 +1,9 @@
 """One member of a group on one topic of form log, on the connection's thread: it makes itself known, takes partitions
 whose lock is free, and gives back what belongs to others.
 
-The lock of a partition is an exclusive queue of the connection: the broker refuses a second one while it lives. It is
-taken first; then the member says so on the board, and from what it reads back it knows the epoch and the mark of the
-owner before. How many partitions a member should have follows from who is known; all compute it alike (`shares`).
+The lock of a partition (`locks`) is taken first; then the member says so on the board (`notices`), and from what it
+reads back it knows the epoch and the mark of the owner before. How many partitions a member should have follows from
+who is known; all compute it alike (`shares`).
 """
 
 from __future__ import annotations
@@ -17,23 +17,22 @@ from collections.abc import Callable
 from typing import Any
 
 from pika.adapters.select_connection import SelectConnection
-from pika.channel import Channel
 
 from settled import clock
 from settled.engine import Assigned, Revoking
-from settled.engines.rabbitmq import faults
 from settled.engines.rabbitmq.board import Mark, Note
 from settled.engines.rabbitmq.facts import Facts, facts_in, stream_of
 from settled.engines.rabbitmq.fetch import Fetch
 from settled.engines.rabbitmq.handoff import HandOff
 from settled.engines.rabbitmq.lane import Lane
+from settled.engines.rabbitmq.locks import Locks
 from settled.engines.rabbitmq.looking import Following, Looking
 from settled.engines.rabbitmq.notices import Notices
 from settled.engines.rabbitmq.stream_steps import Came, bounds
 from settled.engines.rabbitmq.topology import facts_of
 from settled.engines.shares import shares
 
-AGAIN_S, MOST_S = 0.05, 1.0  # between two tries for a lock
+REFUSALS = 6  # of a stream to be read, in turn
 LOOK_S = 1.0  # until what the broker refused is tried again
 SAY_S = 0.4  # between two notes of how far the owner is
 
@@ -57,6 +56,7 @@ class Membership:
         self._id = uuid.uuid4().hex
         self._host, self._pid = socket.gethostname(), os.getpid()
         self._notices = Notices(topic, group, self._id, self._tell, self._read_back, self._tend, self._interrupted)
+        self._locks = Locks(topic, group, self._taken, self._tend, self._refused)
         self._connection: Any = None
         self._joined: int | None = None
         self._leaving = False
@@ -68,18 +68,17 @@ class Membership:
         self._lanes: dict[int, Lane] = {}  # whose lock is this member's
         self._fetches: dict[int, Fetch] = {}
         self._back: dict[int, Mark] = {}
-        self._locks: Channel | None = None
-        self._locking = False
-        self._tries: dict[int, tuple[float, float]] = {}  # when a lock is tried again, and how long after that
 
     def up(self, connection: SelectConnection) -> None:
         self._reset()
         self._connection = connection
+        self._locks.up(connection)
         self._notices.up(connection)
         self._follow()
 
     def down(self) -> None:
         self._connection = None
+        self._locks.up(None)
         self._notices.down()
         for lane in self._lanes.values():
             self._hand.lost(lane)
@@ -124,22 +123,29 @@ class Membership:
             self._notices.say(then)
 
     def look(self, lane: Lane, then: Callable[[], None]) -> None:
-        """Where the partition begins and ends now."""
-        if self._connection is None or self._lanes.get(lane.number) is not lane:
+        """Where the partition begins and ends now; `then` is called whether or not it is known."""
+        if not self._look(lane, then, then):
             then()
-            return
+
+    def _look(self, lane: Lane, then: Callable[[], None], otherwise: Callable[[], None]) -> bool:
+        """Whether the broker could be asked."""
+        connection = self._connection
+        if connection is None or not connection.is_open or self._lanes.get(lane.number) is not lane:
+            return False
         came = Came()
 
         def seen(found: tuple[int, int]) -> None:
             with self._hand.lock:
                 lane.begin, lane.end = found
+                lane.looks += 1
             then()
 
         def failed(error: Exception) -> None:
             self._refused(error, f"looking at {self._topic}/{lane.number}")
-            then()
+            otherwise()
 
-        Looking(self._connection, stream_of(self._topic, lane.number), came, bounds(came), seen, failed)
+        Looking(connection, stream_of(self._topic, lane.number), came, bounds(came), seen, failed)
+        return True
 
     def give_back(self, lane: Lane, *, clean: bool) -> None:
         """Its mark first, then its lock: who has the lock next has read the mark."""
@@ -151,7 +157,7 @@ class Membership:
         if fetch is not None:
             fetch.close()
         self._back[number] = Mark(lane.epoch, lane.frontier, clean)
-        self._notices.say(lambda: self._unlock(number))
+        self._notices.say(lambda: self._locks.give_up(number, lambda: self._given_up(number)))
 
     def leave(self) -> None:
         """Say that it goes; the connection is closed next, and its locks with it."""
@@ -204,9 +210,19 @@ class Membership:
             lane.noted = 0
             lane.clean = mark is None or mark.clean
             lane.frontier = None if mark is None else mark.frontier
-            self.look(lane, lambda lane=lane: self._announce(lane))  # type: ignore[misc]
+            self._find(lane)
         if again:
             self._notices.say()
+
+    def _find(self, lane: Lane) -> None:
+        """Announce it with its bounds, as soon as the broker tells them."""
+        connection = self._connection
+
+        def again() -> None:
+            if connection.is_open:
+                connection.ioloop.call_later(LOOK_S, lambda: self._find(lane))
+
+        self._look(lane, lambda: self._announce(lane), again)
 
     def _announce(self, lane: Lane) -> None:
         if self._lanes.get(lane.number) is not lane or lane.leaving:
@@ -256,10 +272,13 @@ class Membership:
         self._refused(error, f"reading the board of group {self._group!r}")
         connection = self._connection
         if connection is not None and connection.is_open:
-            connection.close()
+            connection.ioloop.call_later(LOOK_S, lambda: connection.close() if connection.is_open else None)
 
-    def _refused(self, error: BaseException, what: str) -> None:
+    def _refused(self, error: BaseException, what: str, times: int = 0) -> None:
         self._trouble(error, what)
+        connection = self._connection
+        if times >= REFUSALS and connection is not None and connection.is_open:
+            connection.close()  # another node may have a copy of the stream
 
     # Taking and giving back.
 
@@ -270,8 +289,8 @@ class Membership:
         share = self._share()
         for lane in self._surplus(share):
             self._revoke(lane)
-        if len(self._lanes) < share and not self._locking:
-            self._try(share)
+        if len(self._lanes) < share and not self._locks.busy:
+            self._try()
 
     def _share(self) -> int:
         members = self._notices.board.members()
@@ -301,82 +320,28 @@ class Membership:
             hand.lost(lane)
             self.give_back(lane, clean=lane.clean)
 
-    def _try(self, share: int) -> None:
-        """Try the lock of a partition that nobody says is its own, then of the next, until there are enough."""
-        now, board = time.monotonic(), self._notices.board
+    def _try(self) -> None:
+        """Try the lock of a partition that nobody says is its own; what was got by now is said when there is none."""
+        board = self._notices.board
         members = board.members()
         first = members.index(self._id) * self._facts.partitions // len(members) if self._id in members else 0
         for turn in range(self._facts.partitions):
             number = (first + turn) % self._facts.partitions
-            if number in self._lanes or self._tries.get(number, (0.0, 0.0))[0] > now:
-                continue
-            if board.owner(number) in (None, self._id):
-                self._lock(number, share)
+            ours = board.owner(number) in (None, self._id)
+            if ours and number not in self._lanes and self._locks.free(number):
+                self._locks.try_for(number)
                 return
         if any(lane.noted < 0 for lane in self._lanes.values()):
             self._notices.say()
 
-    def _lock(self, number: int, share: int) -> None:
-        self._locking = True
-        channel, connection = self._locks, self._connection
-        if channel is None or not channel.is_open:
-            self._locks = None
-
-            def opened(channel: Channel) -> None:
-                self._locks = channel
-                channel.add_on_close_callback(self._lock_refused)
-                self._lock(number, share)
-
-            connection.channel(on_open_callback=opened)
-            return
-        self._asked = number
-
-        def locked(_: Any) -> None:
-            self._locking = False
-            self._tries.pop(number, None)
-            lane = Lane(self._topic, number, self._notices.board.epoch(number) + 1)
-            self._lanes[number] = lane
-            if len(self._lanes) >= share:
-                self._notices.say()
-            else:
-                self._tend()
-
-        name = lock_of(self._topic, self._group, number)
-        channel.queue_declare(name, exclusive=True, auto_delete=False, callback=locked)
-
-    def _lock_refused(self, channel: Channel, error: Exception) -> None:
-        """The channel is closed with it, and what was asked on it meanwhile is asked again."""
-        connection = self._connection
-        if self._locks is not channel or connection is None or not connection.is_open:
-            return
-        self._locks, self._locking = None, False
-        number = self._asked
-        code = faults.code_of(error)
-        if code != faults.LOCKED:
-            self._refused(error, f"taking {self._topic}/{number}")
-        wait = min(MOST_S, 2 * self._tries.get(number, (0.0, AGAIN_S / 2))[1]) if code == faults.LOCKED else LOOK_S
-        self._tries[number] = time.monotonic() + wait, wait
-        connection.ioloop.call_later(wait + 0.001, self._tend)
-        self._tend()
-
-    def _unlock(self, number: int) -> None:
-        """The board has its mark."""
-        connection = self._connection
-
-        def opened(channel: Channel) -> None:
-            channel.queue_delete(lock_of(self._topic, self._group, number), callback=lambda _: unlocked(channel))
-
-        def unlocked(channel: Channel) -> None:
-            channel.close()
-            self._back.pop(number, None)
-            self._lanes.pop(number, None)
-            self._tries[number] = time.monotonic() + 2 * AGAIN_S, AGAIN_S
-            connection.ioloop.call_later(3 * AGAIN_S, self._tend)
+    def _taken(self, number: int) -> None:
+        self._lanes[number] = Lane(self._topic, number, self._notices.board.epoch(number) + 1)
+        if len(self._lanes) >= self._share():
+            self._notices.say()
+        else:
             self._tend()
 
-        if connection is not None and connection.is_open:
-            connection.channel(on_open_callback=opened)
-
-
-def lock_of(topic: str, group: str, number: int) -> str:
-    return f"{topic}:{group}:part:{number}"
+    def _given_up(self, number: int) -> None:
+        self._back.pop(number, None)
+        self._lanes.pop(number, None)
+        self._tend()

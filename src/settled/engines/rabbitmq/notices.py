@@ -12,8 +12,11 @@ import msgspec
 import pika
 from pika.channel import Channel
 
+from settled import clock
 from settled.engines.rabbitmq.board import BOARD, Board, Note, board_of, note_of
 from settled.engines.rabbitmq.looking import Following
+
+CLOCKS_S = 30.0  # so much the clocks of members may differ
 
 
 class Notices:
@@ -109,6 +112,8 @@ class Notices:
             self._read = note.number
             self._own(note)
         self.board.take(note, offset)
+        if not self.ready and clock.wall_us() - note.at_us > (note.lease_s + CLOCKS_S) * 1e6:
+            self.board.forget(note.member)  # long silent, whatever its clock says
         self.heard_at[note.member] = time.monotonic()
         if mine:
             due = [then for number, then in self._waiting if number <= note.number]

@@ -34,6 +34,7 @@ from settled.partition import partition_of
 from settled.record import Message, checked
 
 FRESH_S = 60.0  # how long a topic's facts are taken for true
+STUCK_S = 8.0  # so long the same message may be the eldest without a confirm
 REST_S = 0.2  # after the broker could not store a message
 TOGETHER = 256  # messages published without a look at what came in
 OVERHEAD = 400  # bytes that a message on its way takes beside its own
@@ -73,6 +74,7 @@ class RabbitProducer:
         self._blocked = False
         self._refused = 0.0  # monotonic: when the broker last could not store a message
         self._fault = ""
+        self._eldest = 0, 0.0  # the tag of the message that waits longest for its confirm, since when
         self._link = Link(settings, spec.identity or "producer", self)
         self._link.start()
         at_exit.add(self)
@@ -211,10 +213,20 @@ class RabbitProducer:
             for sent in late:
                 self._outbox.remove(sent)
         late += [self._flying.pop(tag) for tag, sent in list(self._flying.items()) if sent.deadline < now]
+        self._look_for_stuck(now)
         if late:
             self._end_all([(sent, self._unconfirmed(now)) for sent in late])
         if self._outbox and self._channel is not None:
             self._pump()
+
+    def _look_for_stuck(self, now: float) -> None:
+        """A stream whose leader went may never confirm what it was sent then: it goes again, on another channel."""
+        first = next(iter(self._flying), 0)
+        if first != self._eldest[0] or self._blocked:
+            self._eldest = first, now
+        elif first and now - self._eldest[1] > STUCK_S and self._flying[first].route.partitions:
+            self._eldest = 0, now
+            self._leave_channel()
 
     def _unconfirmed(self, now: float) -> Unavailable:
         why = self._fault

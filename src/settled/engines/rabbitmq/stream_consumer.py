@@ -30,6 +30,7 @@ from settled.errors import ContractError, Fenced, HistoryLost, SettledError, Una
 log = logging.getLogger("settled.engines.rabbitmq")
 
 LOOK_S = 1.0  # the longest wait without a look around
+LAGS_S = 30.0  # so long a node's copy may be behind before it is taken for all there is
 ANSWER_S = 10.0  # the broker's time to answer the owner
 
 
@@ -95,13 +96,16 @@ class StreamConsumer:
     def start(self, topic: str, partition: int, offset: int, *, witness: tuple[int, bytes] | None = None) -> None:
         with self._hand.lock:
             lane = self._lane(topic, partition)
-            beyond = offset > lane.end
+            beyond, looks = offset > lane.end, lane.looks
         if beyond:
             self._answered(lane, lambda then: self._memberships[topic].look(lane, then))
         with self._hand.lock:
             if self._lane(topic, partition) is not lane:
                 raise _gone(topic, partition)
             if offset > lane.end:
+                if lane.looks == looks:
+                    raise Unavailable(f"{topic}/{partition} cannot be looked at now", hint="it is tried again")
+                self._require_caught_up(lane)
                 raise HistoryLost(
                     f"{topic}/{partition} ends at {lane.end}, before the position {offset} that was reached in it",
                     hint="the stream was deleted and made anew, or went back with its node",
@@ -184,6 +188,16 @@ class StreamConsumer:
             raise _gone(topic, partition)
         return lane
 
+    def _require_caught_up(self, lane: Lane) -> None:
+        """Raises Unavailable while the copy that this node has of the stream may lag behind the others."""
+        now = time.monotonic()
+        lane.behind_since = lane.behind_since or now
+        if len(self._settings.addresses) > 1 and now - lane.behind_since < LAGS_S:
+            raise Unavailable(
+                f"{lane.topic}/{lane.number} ends at {lane.end} on this node, before the position that was reached",
+                hint="the node's copy may be catching up: it is looked at again",
+            )
+
     def _set_held(self, partitions: Iterable[Partition], held: bool) -> None:
         with self._hand.lock:
             for place in partitions:
@@ -225,7 +239,10 @@ class StreamConsumer:
             membership.leave()
 
     def _trouble(self, error: BaseException, what: str) -> None:
-        found = faults.translate(error, what, self._settings)
+        if faults.code_of(error) == faults.PRECONDITION_FAILED:
+            found: SettledError = Unavailable(f"{what}: this node has no copy of the stream now")
+        else:
+            found = faults.translate(error, what, self._settings)
         log.warning("%s", found)
         with self._hand.lock:
             self._hand.fault = Unavailable(str(found), hint="it is tried again")

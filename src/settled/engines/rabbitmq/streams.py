@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -26,9 +27,9 @@ from settled.engines.rabbitmq.facts import (
 )
 from settled.engines.rabbitmq.looking import waited_for
 from settled.engines.rabbitmq.records import record_of
-from settled.engines.rabbitmq.stream_steps import bounds, entries, first_since
+from settled.engines.rabbitmq.stream_steps import T, bounds, entries, first_since
 from settled.engines.rabbitmq.topology import Channels, Topology, facts_of, other_form
-from settled.errors import ContractError
+from settled.errors import ContractError, Unavailable
 from settled.record import Record
 
 ALL = 1_000_000_000
@@ -39,28 +40,27 @@ NOTES = (
 
 
 class Streams:
-    """Any thread may call it."""
+    """Any thread may call it. A stream can be read on nodes that have a copy of it: others are passed over."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
 
     def known(self, topic: str) -> Known | None:
         """None: there is no such log."""
-        with self._topology.channels(f"looking at topic {topic!r}", topic) as channels:
-            return _known(channels, topic)
+        return self._asked(f"looking at topic {topic!r}", topic, lambda channels: _known(channels, topic))
 
     def ensure(self, spec: TopicSpec) -> None:
         """Make the topic, or compare it. What differs is told, and nothing is changed but the limit of a message."""
         check(spec)
-        with self._topology.channels(f"making topic {spec.name!r}", spec.name) as channels:
-            known = _known(channels, spec.name)
-            if known is None:
-                known = self._make(channels, spec)
-            compare(known.facts, spec)
-            _declare(channels, spec.name, known.facts.stream, range(known.facts.partitions))
-            if known.facts.max_message_bytes != spec.max_message_bytes:
-                changed = msgspec.structs.replace(known.facts, max_message_bytes=spec.max_message_bytes)
-                _write(channels, facts_of(spec.name), changed)
+        self._asked(f"making topic {spec.name!r}", spec.name, lambda channels: self._ensure(channels, spec))
+
+    def _ensure(self, channels: Channels, spec: TopicSpec) -> None:
+        known = _known(channels, spec.name) or self._make(channels, spec)
+        compare(known.facts, spec)
+        _declare(channels, spec.name, known.facts.stream, range(known.facts.partitions))
+        if known.facts.max_message_bytes != spec.max_message_bytes:
+            changed = msgspec.structs.replace(known.facts, max_message_bytes=spec.max_message_bytes)
+            _write(channels, facts_of(spec.name), changed)
 
     def _make(self, channels: Channels, spec: TopicSpec) -> Known:
         """Its facts are written last: what is made in part is not there, and made again. Of several that are written at
@@ -80,8 +80,10 @@ class Streams:
         name = facts_of(spec.name)
         channels(lambda ch: ch.queue_declare(name, durable=True, arguments={"x-queue-type": "stream"}))
         _write(channels, name, facts)
-        known = _known(channels, spec.name)
-        assert known is not None
+        deadline = time.monotonic() + self._topology.settings.connect_s
+        while (known := _known(channels, spec.name)) is None:
+            if time.monotonic() > deadline:
+                raise Unavailable(f"topic {spec.name!r}: this node's copy of its facts lags", hint="try again")
         return known
 
     def is_there(self, spec: TopicSpec) -> bool:
@@ -97,76 +99,104 @@ class Streams:
         return True
 
     def grow(self, topic: str, partitions: int) -> None:
-        with self._topology.channels(f"growing topic {topic!r}", topic) as channels:
-            known = _require(channels, topic)
-            there = known.facts.partitions
-            if not there <= partitions <= MOST_PARTITIONS:
-                raise ContractError(
-                    f"topic {topic!r} has {there} partitions: it cannot have {partitions}",
-                    field="partitions",
-                    value=partitions,
-                    hint=f"name a number from {there} to {MOST_PARTITIONS}",
-                )
-            if partitions > there:
-                _declare(channels, topic, known.facts.stream, range(there, partitions))
-                _write(channels, facts_of(topic), msgspec.structs.replace(known.facts, partitions=partitions))
+        self._asked(f"growing topic {topic!r}", topic, lambda channels: self._grow(channels, topic, partitions))
+
+    def _grow(self, channels: Channels, topic: str, partitions: int) -> None:
+        known = _require(channels, topic)
+        there = known.facts.partitions
+        if not there <= partitions <= MOST_PARTITIONS:
+            raise ContractError(
+                f"topic {topic!r} has {there} partitions: it cannot have {partitions}",
+                field="partitions",
+                value=partitions,
+                hint=f"name a number from {there} to {MOST_PARTITIONS}",
+            )
+        if partitions > there:
+            _declare(channels, topic, known.facts.stream, range(there, partitions))
+            _write(channels, facts_of(topic), msgspec.structs.replace(known.facts, partitions=partitions))
 
     def join(self, topic: str, group: str) -> Facts:
         """The topic's facts, for a member that joins: the group is on record, its board is there."""
-        with self._topology.channels(f"joining topic {topic!r}", topic) as channels:
+
+        def asked(channels: Channels) -> Facts:
             known = _require(channels, topic)
             channels(lambda ch: ch.queue_declare(board_of(topic, group), durable=True, arguments=BOARD))
             if group not in known.groups:
                 _write(channels, facts_of(topic), Joined(group=group))
             return known.facts
 
+        return self._asked(f"joining topic {topic!r}", topic, asked)
+
     def info(self, topic: str) -> TopicInfo | None:
-        with self._topology.channels(f"looking at topic {topic!r}", topic) as channels:
+        def asked(channels: Channels) -> TopicInfo | None:
             known = _known(channels, topic)
             if known is None:
                 return None
-            parts = [_part(channels, topic, number) for number in range(known.facts.partitions)]
-            return TopicInfo(spec=known.facts.spec(topic), identity=known.facts.identity, partitions=parts, notes=NOTES)
+            facts = known.facts
+            parts = [_part(channels, topic, number) for number in range(facts.partitions)]
+            return TopicInfo(spec=facts.spec(topic), identity=facts.identity, partitions=parts, notes=NOTES)
+
+        return self._asked(f"looking at topic {topic!r}", topic, asked)
 
     def boards(self, topic: str, group: str | None) -> dict[str, Board]:
         """The boards of the topic's groups, or of the one named, as far as there are any."""
-        found: dict[str, Board] = {}
-        with self._topology.channels(f"looking at groups of topic {topic!r}", topic) as channels:
+
+        def asked(channels: Channels) -> dict[str, Board]:
             known = _known(channels, topic)
-            for name in known.groups if known is not None else ():
-                if group is None or name == group:
-                    board = found[name] = Board()
-                    for entry in _run(channels, board_of(topic, name), entries, "first", ALL):
-                        note = note_of(entry.body)
-                        if note is not None:
-                            board.take(note, entry.offset)
-        return found
+            names = [] if known is None else [name for name in known.groups if group in (None, name)]
+            return {name: _board(channels, board_of(topic, name)) for name in names}
+
+        return self._asked(f"looking at groups of topic {topic!r}", topic, asked)
 
     def read(self, topic: str, partition: int, offset: int, records: int) -> list[Record]:
-        with self._topology.channels(f"reading {topic}/{partition}", topic) as channels:
-            self._require_place(channels, topic, partition)
+        def asked(channels: Channels) -> list[Record]:
+            _require_place(channels, topic, partition)
             found = _run(channels, stream_of(topic, partition), entries, max(0, offset), records)
-        return [record_of(topic, partition, one.offset, one.properties, one.body)[0] for one in found]
+            return [record_of(topic, partition, one.offset, one.properties, one.body)[0] for one in found]
+
+        return self._asked(f"reading {topic}/{partition}", topic, asked)
 
     def offset_at(self, topic: str, partition: int, us: int) -> int:
-        with self._topology.channels(f"reading {topic}/{partition}", topic) as channels:
-            self._require_place(channels, topic, partition)
+        def asked(channels: Channels) -> int:
+            _require_place(channels, topic, partition)
             stream = stream_of(topic, partition)
             found: int | None = _run(channels, stream, first_since, us)
-            if found is not None:
-                return found
-            end: int = _run(channels, stream, bounds)[1]
-            return end
+            if found is None:
+                found = int(_run(channels, stream, bounds)[1])
+            return found
 
-    def _require_place(self, channels: Channels, topic: str, partition: int) -> None:
-        there = _require(channels, topic).facts.partitions
-        if not 0 <= partition < there:
-            raise ContractError(
-                f"topic {topic!r} has no partition {partition}",
-                field="partition",
-                value=partition,
-                hint=f"there are 0 to {there - 1}",
-            )
+        return self._asked(f"reading {topic}/{partition}", topic, asked)
+
+    def _asked(self, what: str, topic: str, asked: Callable[[Channels], T]) -> T:
+        fault: Unavailable | None = None
+        for first in range(len(self._topology.settings.addresses)):
+            try:
+                with self._topology.channels(what, topic, first) as channels:
+                    return asked(channels)
+            except Unavailable as error:
+                fault = error
+        assert fault is not None
+        raise fault
+
+
+def _require_place(channels: Channels, topic: str, partition: int) -> None:
+    there = _require(channels, topic).facts.partitions
+    if not 0 <= partition < there:
+        raise ContractError(
+            f"topic {topic!r} has no partition {partition}",
+            field="partition",
+            value=partition,
+            hint=f"there are 0 to {there - 1}",
+        )
+
+
+def _board(channels: Channels, stream: str) -> Board:
+    board = Board()
+    for entry in _run(channels, stream, entries, "first", ALL):
+        note = note_of(entry.body)
+        if note is not None:
+            board.take(note, entry.offset)
+    return board
 
 
 def _declare(channels: Channels, topic: str, arguments: dict[str, Any], numbers: Iterable[int]) -> None:
@@ -211,5 +241,10 @@ def _part(channels: Channels, topic: str, number: int) -> PartitionInfo:
 def _run(channels: Channels, stream: str, asked: Any, *given: Any) -> Any:
     """Take the steps on a channel of their own; what they return."""
     found: list[Any] = []
-    channels(lambda channel: found.append(waited_for(channel.connection, stream, asked, *given)))
+    try:
+        channels(lambda channel: found.append(waited_for(channel.connection, stream, asked, *given)))
+    except ContractError as error:
+        if faults.code_of(error.__cause__) != faults.PRECONDITION_FAILED:
+            raise
+        raise Unavailable(f"stream {stream!r}: this node has no copy of it now", hint="others are asked") from error
     return found[0]

@@ -63,7 +63,7 @@ class There(msgspec.Struct, frozen=True):
 
 def facts_of(topic: str) -> str:
     """The stream that says what a log is."""
-    return f"{topic}:log"
+    return f"{topic}:log:facts"
 
 
 def exchange_of(topic: str, form: Form) -> str:
@@ -243,10 +243,11 @@ class Topology:
                 connection.close()
 
     @contextmanager
-    def channels(self, what: str, topic: str) -> Iterator[Channels]:
+    def channels(self, what: str, topic: str, first: int = 0) -> Iterator[Channels]:
+        """On a connection to the first address that answers, from the one numbered `first` on."""
         fault: SettledError | None = None
         for turn in range(len(self.settings.addresses)):
-            opening = self._connection(turn)
+            opening = self._connection(first + turn)
             try:
                 connection = opening.__enter__()
             except Unavailable as error:
