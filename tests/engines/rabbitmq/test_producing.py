@@ -151,6 +151,32 @@ def test_connections_that_break_lose_nothing(engine: RabbitEngine, proxy: Proxy)
     other.close()
 
 
+def test_each_message_ends_however_a_connection_breaks_under_a_burst(engine: RabbitEngine, proxy: Proxy) -> None:
+    """Also those behind the one that could not be handed to a connection which had just closed."""
+    make_queue(engine, 2)
+    other = through(proxy)
+    producer = other.producer(ProducerSpec())
+    producer.send(message(0)).result(DEADLINE_S)
+    broken = threading.Event()
+
+    def breaks() -> None:
+        for _ in range(100):
+            proxy.shut()
+            proxy.reopen()
+            broken.wait(0.03)
+        broken.set()
+
+    breaking = threading.Thread(target=breaks)
+    breaking.start()
+    sent = []
+    while not broken.is_set():
+        sent += [producer.send(message(len(sent) + n)) for n in range(3)]
+        broken.wait(0.002)
+    breaking.join()
+    eventually(lambda: all(pending.done() for pending in sent), "all have ended")
+    other.close()
+
+
 def test_a_broker_that_does_not_confirm(engine: RabbitEngine, proxy: Proxy) -> None:
     """The buffer fills up and senders wait; after a while both are told, and nothing is known of what was sent."""
     make_queue(engine, 2)

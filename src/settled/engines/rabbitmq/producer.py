@@ -265,6 +265,7 @@ class RabbitProducer:
     def _channel_closed(self, connection: SelectConnection, channel: Channel, error: Exception) -> None:
         """By the broker, for a message that it cannot take, or by `_leave_channel`, or with the connection."""
         if not connection.is_open:
+            self._channel = None
             return
         if self._channel is not channel:
             self._open_channel(connection)
@@ -309,13 +310,13 @@ class RabbitProducer:
                 return
 
     def _publish(self, channel: Channel, batch: list[Sent]) -> None:
-        publish, flying, tag = channel.basic_publish, self._flying, self._tag
+        """All of them are on their way before the first one is handed over: a channel that has closed takes none."""
+        self._flying.update(enumerate(batch, self._tag + 1))
+        self._tag += len(batch)
+        publish = channel.basic_publish
         for sent in batch:
-            tag += 1
-            flying[tag] = sent
             route = sent.route
             publish(route.exchange, sent.to, sent.body, sent.properties, route.mandatory)
-        self._tag = tag
 
     def _take_back(self, channel: Channel, method: Basic.Return, properties: BasicProperties, _: bytes) -> None:
         """A message that no queue takes. Its confirm follows; messages come back in the order in which they went."""
