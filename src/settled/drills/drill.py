@@ -200,7 +200,7 @@ class _Task:
         )
         if engine == KAFKA and not violations:
             kafka.forget(drill.engine, prefix, prefix)
-        elif engine == RABBITMQ and not violations:
+        elif engine == RABBITMQ:
             rabbitmq.forget(drill.engine, world.contract)
         with self._lock:
             self._told(row)
