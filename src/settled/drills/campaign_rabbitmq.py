@@ -20,7 +20,7 @@ from settled.drills.world import QUICK
 from settled.testing.rabbitmq_nodes import Nodes, started
 
 DEATHS = 500  # over all windows, for each form and store
-COUNTS = {"stall": 100, "leader-kill": 20, "partition-cut": 12, "frame-cut": 320}
+COUNTS = {"stall": 120, "leader-kill": 20, "partition-cut": 12, "frame-cut": 320}
 COUNTS |= {"memory-alarm": 8, "consumer-timeout": 12}
 COUNTS |= {"relay": 60, "rolling-deploy": 40, "poison-burst": 20, "store-restart": 20}
 ORDERS: dict[str, dict[str, Any]] = {"none": {"partitions": 4}, "key": {"partitions": 1}}
