@@ -22,7 +22,7 @@ from settled.engines.rabbitmq.looking import Looking, offset_of
 from settled.engines.rabbitmq.records import record_of
 from settled.engines.rabbitmq.stream_steps import OFFSET, Came, Entry, bounds
 
-FIRST = 32  # messages asked for before their size is known
+FIRST = 8  # messages asked for before their size is known
 AGAIN_S = 0.5
 
 
