@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import signal
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from settled.drills.proxy import Proxy
 from settled.engine import TopicSpec
 from settled.engines.rabbitmq import RabbitEngine
 from settled.errors import ContractError, HistoryLost, Unsupported
+from settled.outbox.policy import RelayPolicy
 from settled.outcome import Outcome
 from settled.record import Record
 from settled.store import Selection, Tx
@@ -114,6 +117,20 @@ def test_names_and_forms_do_not_mix(engine: RabbitEngine) -> None:
         make_topic(engine, compact=True)
     with pytest.raises(ContractError, match="partitions"):
         engine.grow_topic(names.topic, 0)
+
+
+def test_a_topic_is_made_by_several_at_once(engine: RabbitEngine) -> None:
+    """As by the workers of a deployment: they agree on what it is."""
+    engines = [RabbitEngine(rabbitmq.url()) for _ in range(6)]
+    spec = TopicSpec(name=names.topic, partitions=2)
+    with ThreadPoolExecutor(6) as pool:
+        made = list(pool.map(lambda each: each.ensure_topic(spec), engines))
+    assert len({info.identity for info in made}) == 1
+    assert topic_of(engine).identity == made[0].identity
+    publish(engine, map(message, range(10)))
+    assert sum(len(engine.read(names.topic, number, 0)) for number in range(2)) == 10
+    for each in engines:
+        each.close()
 
 
 def test_a_topic_that_was_made_in_part_is_made_again(engine: RabbitEngine) -> None:
@@ -370,3 +387,22 @@ def test_a_worker_on_a_log_that_was_stopped_makes_no_second_effect(yard: Yard) -
         stalled.send_signal(signal.SIGTERM)
         assert stalled.wait(60.0) == 0
     assert "e1" in starts
+
+
+def test_an_outbox_row_is_not_sent_to_less_than_it_asks_for(yard: Yard) -> None:
+    """Its relay asks for what outlives a power cut, as a stream on one node does not: the row stays, and says why."""
+    yard.publish(["e1"])
+    app = yard.app(lambda tx, record: tx.publish(record.value, id=f"out-{record.id}", topic=f"{yard.topic}-out"))
+    app.engine.ensure_topic(TopicSpec(name=f"{yard.topic}-out"))
+    app.run(drain=True)
+    relay = app.relay(policy=RelayPolicy(first_s=0.2, most_s=0.2, attempts=1000))
+    thread = threading.Thread(target=relay.run)
+    thread.start()
+    try:
+        until(lambda: app.store.outbox.status().failing == 1)
+        (row,) = app.store.outbox.rows()
+        assert (row.message.id, "synced" in row.error) == ("out-e1", True)
+        assert app.engine.read(f"{yard.topic}-out", 0, 0) == []
+    finally:
+        relay.stop()
+        thread.join(DEADLINE_S)

@@ -14,7 +14,7 @@ from settled.engines.rabbitmq.settings import Settings
 from settled.errors import ContractError, SettledError, TooLarge, Unavailable, Unsupported
 
 TOO_LARGE, ACCESS_REFUSED, NOT_FOUND, LOCKED, PRECONDITION_FAILED = 311, 403, 404, 405, 406
-NOT_ALLOWED, NOT_IMPLEMENTED = 530, 540
+RESOURCE_ERROR, NOT_ALLOWED, NOT_IMPLEMENTED, INTERNAL_ERROR = 506, 530, 540, 541
 # What pika makes of a connection that ends while it is opened: it may be a guess, the cable may have been pulled.
 _IN_HANDSHAKE = (
     amqp.IncompatibleProtocolError,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import uuid
 from collections.abc import Callable, Iterable
@@ -33,6 +34,7 @@ from settled.errors import ContractError, Unavailable
 from settled.record import Record
 
 ALL = 1_000_000_000
+PAUSE_S = 0.2
 NOTES = (
     "retention: the brokers remove whole files of a partition, when a new one begins",
     "begin and end are exact; between them may be numbers without a record",
@@ -168,15 +170,29 @@ class Streams:
         return self._asked(f"reading {topic}/{partition}", topic, asked)
 
     def _asked(self, what: str, topic: str, asked: Callable[[Channels], T]) -> T:
-        fault: Unavailable | None = None
-        for first in range(len(self._topology.settings.addresses)):
+        """On one address after the other, and again for a while where that is all it takes."""
+        count = len(self._topology.settings.addresses)
+        deadline = time.monotonic() + self._topology.settings.connect_s
+        for turn in itertools.count():
             try:
-                with self._topology.channels(what, topic, first) as channels:
+                with self._topology.channels(what, topic, turn % count) as channels:
                     return asked(channels)
             except Unavailable as error:
-                fault = error
-        assert fault is not None
-        raise fault
+                passes = _passes(error) and time.monotonic() < deadline
+                if turn + 1 >= count and not passes:
+                    raise
+            if turn + 1 >= count:
+                time.sleep(PAUSE_S)
+        raise AssertionError
+
+
+def _passes(error: BaseException | None) -> bool:
+    """A stream that somebody else is just making, whose leader is being chosen, or of which a copy is not up yet."""
+    while error is not None:
+        if faults.code_of(error) in (faults.INTERNAL_ERROR, faults.RESOURCE_ERROR, faults.PRECONDITION_FAILED):
+            return True
+        error = error.__cause__
+    return False
 
 
 def _require_place(channels: Channels, topic: str, partition: int) -> None:
