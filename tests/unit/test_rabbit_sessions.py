@@ -23,13 +23,14 @@ def place(session: str, number: int, began_us: int = OPENED_US + 1) -> Said:
 
 
 def test_numbers_rise_for_each_topic_and_are_new_for_each_producer() -> None:
-    one, other, tables = Numbers(), Numbers(), [dict[str, Any]() for _ in range(4)]
+    one, other, tables = Numbers(), Numbers(), [dict[str, Any]() for _ in range(5)]
     one.stamp("a", tables[0], 10.0)
     one.stamp("b", tables[1], 11.0)
     one.stamp("a", tables[2], 12.5)
     other.stamp("a", tables[3], 13.0)
-    assert [table[sessions.NUMBER] for table in tables] == [1, 1, 2, 1]
-    assert [table[sessions.AGE] for table in tables] == [0, 0, 2500, 0]
+    one.stamp("a", tables[4], 13.5)
+    assert [table[sessions.NUMBER] for table in tables] == [1, 1, 2, 1, 3]
+    assert [table[sessions.AGE] for table in tables] == [0, 0, 2500, 0, 3500]
     assert len({table[sessions.SESSION] for table in tables[:3]}) == 1
     assert tables[3][sessions.SESSION] != tables[0][sessions.SESSION]
     assert said(tables[2], 5_000_000) == Said(tables[0][sessions.SESSION], 2, 2_500_000)
