@@ -17,6 +17,7 @@ from settled.drills.proxy import Proxy
 from settled.engine import TopicSpec
 from settled.engines.rabbitmq import RabbitEngine
 from settled.errors import ContractError, HistoryLost, Unsupported
+from settled.operations.status import status
 from settled.outbox.policy import RelayPolicy
 from settled.outcome import Outcome
 from settled.record import Record
@@ -406,3 +407,25 @@ def test_an_outbox_row_is_not_sent_to_less_than_it_asks_for(yard: Yard) -> None:
     finally:
         relay.stop()
         thread.join(DEADLINE_S)
+
+
+def test_status_knows_a_log_that_its_process_was_not_told_of(yard: Yard) -> None:
+    """Members and frontiers of other processes, from the board."""
+    yard.publish([f"e{n}" for n in range(30)])
+    app = yard.app()
+    other = RabbitEngine(rabbitmq.url())
+    with yard.working(app) as worker:
+        yard.settles([f"e{n}" for n in range(30)])
+
+        def shown() -> bool:
+            (consumer,) = status(other, app.store, app.contract).consumers
+            return [len(each.partitions) for each in consumer.members] == [4] and all(
+                part.committed == part.frontier for part in consumer.partitions
+            )
+
+        until(shown)
+        assert worker is not None
+    (consumer,) = status(other, app.store).consumers
+    assert (consumer.members, sum(part.records for part in consumer.partitions)) == ([], 0)
+    assert sum(part.end for part in consumer.partitions) == 30
+    other.close()

@@ -26,15 +26,22 @@ from settled.engine import ProducerSpec
 from settled.engines.rabbitmq import faults
 from settled.engines.rabbitmq.connection import Link
 from settled.engines.rabbitmq.records import properties_of
-from settled.engines.rabbitmq.sending import Route, Sent, no_sequences, refuse_scheduling, too_large, unroutable
+from settled.engines.rabbitmq.sending import (
+    Eldest,
+    Route,
+    Sent,
+    no_sequences,
+    placed,
+    refuse_scheduling,
+    too_large,
+    unroutable,
+)
 from settled.engines.rabbitmq.sessions import Numbers
 from settled.engines.rabbitmq.settings import Settings
 from settled.errors import Refused, SettledError, Unavailable
-from settled.partition import partition_of
 from settled.record import Message, checked
 
 FRESH_S = 60.0  # how long a topic's facts are taken for true
-STUCK_S = 8.0  # so long the same message may be the eldest without a confirm
 REST_S = 0.2  # after the broker could not store a message
 TOGETHER = 256  # messages published without a look at what came in
 OVERHEAD = 400  # bytes that a message on its way takes beside its own
@@ -74,7 +81,7 @@ class RabbitProducer:
         self._blocked = False
         self._refused = 0.0  # monotonic: when the broker last could not store a message
         self._fault = ""
-        self._eldest = 0, 0.0  # the tag of the message that waits longest for its confirm, since when
+        self._eldest = Eldest()
         self._link = Link(settings, spec.identity or "producer", self)
         self._link.start()
         at_exit.add(self)
@@ -95,7 +102,7 @@ class RabbitProducer:
             raise too_large(message, route.limit)
         deadline = now + self._settings.publish_s
         body = message.value or b""
-        partition, to = self._place(message, route) if route.partitions else (0, route.routing_key)
+        partition, to = placed(message, route, self._turn)
         properties = properties_of(message, clock.wall_us() if route.partitions else None)
         sent = Sent(self, topic, message.id, route, properties, body, size + OVERHEAD, deadline, to, partition)
         with self._lock:
@@ -162,14 +169,6 @@ class RabbitProducer:
 
     # Steps of `send`.
 
-    def _place(self, message: Message, route: Route) -> tuple[int, str]:
-        """The partition of a log that the message goes to, and its stream. Those without a key go to all in turn."""
-        if message.key is None:
-            partition = next(self._turn) % len(route.partitions)
-        else:
-            partition = partition_of(message.key, len(route.partitions))
-        return partition, route.partitions[partition]
-
     def _route(self, topic: str, known: Route | None) -> Route:
         try:
             found = self._find(topic)
@@ -213,19 +212,16 @@ class RabbitProducer:
             for sent in late:
                 self._outbox.remove(sent)
         late += [self._flying.pop(tag) for tag, sent in list(self._flying.items()) if sent.deadline < now]
-        self._look_for_stuck(now)
+        self._look_for_stuck()
         if late:
             self._end_all([(sent, self._unconfirmed(now)) for sent in late])
         if self._outbox and self._channel is not None:
             self._pump()
 
-    def _look_for_stuck(self, now: float) -> None:
-        """A stream whose leader went may never confirm what it was sent then: it goes again, on another channel."""
+    def _look_for_stuck(self) -> None:
         first = next(iter(self._flying), 0)
-        if first != self._eldest[0] or self._blocked:
-            self._eldest = first, now
-        elif first and now - self._eldest[1] > STUCK_S and self._flying[first].route.partitions:
-            self._eldest = 0, now
+        streams = bool(first) and bool(self._flying[first].route.partitions)
+        if self._eldest.is_stuck(first if streams and not self._blocked else 0):
             self._leave_channel()
 
     def _unconfirmed(self, now: float) -> Unavailable:
@@ -244,7 +240,7 @@ class RabbitProducer:
 
     def _open_channel(self, connection: SelectConnection) -> None:
         def opened(channel: Channel) -> None:
-            self._tag, self._returned = 0, 0
+            self._tag, self._returned, self._eldest = 0, 0, Eldest()
             channel.add_on_close_callback(lambda closed, error: self._channel_closed(connection, closed, error))
             channel.add_on_return_callback(self._take_back)
             channel.confirm_delivery(self._confirmed, lambda _: self._ready(channel))
@@ -333,6 +329,7 @@ class RabbitProducer:
     def _confirmed(self, frame: Any) -> None:
         method, flying = frame.method, self._flying
         tag, ended = method.delivery_tag, []
+        self._eldest.latest = max(self._eldest.latest, tag)
         if method.multiple:
             for known in flying:
                 if known > tag:

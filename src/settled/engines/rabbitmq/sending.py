@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import msgspec
@@ -10,7 +11,10 @@ from pika.spec import BasicProperties
 from settled import scheduling
 from settled.engine import Receipt
 from settled.errors import ContractError, InvalidMessage, SettledError, TooLarge, Unsupported
+from settled.partition import partition_of
 from settled.record import Message
+
+PASSED, SILENT = 32, 100  # looks at the same eldest message, while later ones are confirmed, and while none is
 
 
 class Waiting(Protocol):
@@ -59,6 +63,32 @@ class Sent(msgspec.Struct, gc=False):
         if self.error is not None:
             raise self.error
         return Receipt(self.topic, self.partition, -1, self.id)
+
+
+class Eldest:
+    """The message that waits longest for its confirm on a channel. A stream whose leader went may never confirm what it
+    was sent then; looks are counted and no seconds, so that a process that stood still suspects nobody."""
+
+    def __init__(self) -> None:
+        self.latest = 0  # the highest tag that was confirmed
+        self._tag = self._seen = 0
+
+    def is_stuck(self, tag: int) -> bool:
+        """Whether it should go again on another channel. Asked four times a second; 0: there is none."""
+        self._seen = self._seen + 1 if tag == self._tag else 0
+        self._tag = tag
+        return bool(tag) and self._seen > (PASSED if self.latest > tag else SILENT)
+
+
+def placed(message: Message, route: Route, turn: Iterator[int]) -> tuple[int, str]:
+    """The partition that the message goes to, and its routing key. Of a log, those without a key go to all in turn."""
+    if not route.partitions:
+        return 0, route.routing_key
+    if message.key is None:
+        partition = next(turn) % len(route.partitions)
+    else:
+        partition = partition_of(message.key, len(route.partitions))
+    return partition, route.partitions[partition]
 
 
 def refuse_scheduling(message: Message) -> None:
