@@ -34,7 +34,7 @@ def drill(
         str, typer.Option(metavar="SQL", help="One row per effect: event id, then key and order if there are any.")
     ] = "",
     engine: Annotated[
-        str, typer.Option(metavar="URL", help="The log; none: fresh files. kafka-test: runs brokers.")
+        str, typer.Option(metavar="URL", help="The log; none: fresh files. kafka-test:, rabbitmq-test: run brokers.")
     ] = "",
     store: Annotated[str, typer.Option(metavar="URL", help="The effect store; none: fresh files.")] = "",
     seed: Annotated[int | None, typer.Option(help="Repeat the plan of an earlier run.")] = None,

@@ -72,6 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.engine == "kafka":
         found = _reported(campaign_kafka.found(asked.store, asked.postgres, seed, part, only))
     elif asked.engine == "rabbitmq":
+        if asked.form == "log":
+            parser.error("on RabbitMQ the campaign drills queue and pubsub")
         found = _reported(campaign_rabbitmq.found(asked.form or "queue", asked.store, asked.postgres, seed, part, only))
     else:
         found = _lines(asked.store, asked.postgres, seed, part, only, asked.form or "log")

@@ -123,7 +123,8 @@ def _run(drill: Drill, told: Callable[[Row], None]) -> Report:
     names = _chosen(drill, contract)
     _refuse_other_data(drill, contract)
     folder = drill.folder or Path(tempfile.mkdtemp(prefix="settled-drill-"))
-    unreached = [_unreached(name, why) for name, why in elsewhere(engine_of(drill.engine)).items() if name in names]
+    not_here = elsewhere(engine_of(drill.engine), contract.transport.form)
+    unreached = [_unreached(name, why) for name, why in not_here.items() if name in names]
     names = [name for name in names if name not in {row.window for row in unreached}]
     of_brokers = ALONE.get(engine_of(drill.engine), {})
     alone = any(name in of_brokers for name in names)  # what is done to brokers is done to all their clients

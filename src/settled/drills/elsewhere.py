@@ -17,7 +17,9 @@ def engine_of(url: str) -> str:
     return RABBITMQ if rabbitmq.is_rabbitmq(url) else EMBEDDED
 
 
-def elsewhere(engine: str) -> Mapping[str, str]:
-    """Window -> why it is not reached on this engine."""
+def elsewhere(engine: str, form: str = "") -> Mapping[str, str]:
+    """Window -> why it is not reached on this engine, with this form of topic."""
     others = {window.name: f"only {window.engine} has it" for window in WINDOWS if window.engine not in ("", engine)}
+    if form == "log":
+        others |= {window.name: f"only a queue on {window.engine} has it" for window in WINDOWS if window.engine}
     return others | {KAFKA: kafka.ELSEWHERE, RABBITMQ: rabbitmq.ELSEWHERE}.get(engine, {})

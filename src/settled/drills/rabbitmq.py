@@ -22,9 +22,9 @@ ELSEWHERE = {  # windows of other engines; here a broker is there, and no proces
     "claim-written": "on RabbitMQ the broker hands claims out",
     "claim-committed": "on RabbitMQ the broker hands claims out",
     "claims-removed": "on RabbitMQ the broker removes what is acknowledged",
-    "retention-uncommitted": "a queue on RabbitMQ has no retention",
-    "compaction-uncommitted": "a queue on RabbitMQ is not compacted",
-    "compaction-unrecorded": "a queue on RabbitMQ is not compacted",
+    "retention-uncommitted": "on RabbitMQ the broker applies retention, where there is any",
+    "compaction-uncommitted": "on RabbitMQ nothing is compacted",
+    "compaction-unrecorded": "on RabbitMQ nothing is compacted",
 }
 LEASE_S = 2.0  # a shorter one is not kept: the broker's heartbeats are a second apart at least
 BEATS_S = 3.0  # until the broker lets go of a client that is silent, with such a lease
