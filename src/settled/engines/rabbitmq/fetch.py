@@ -23,7 +23,7 @@ from settled.engines.rabbitmq.records import record_of
 from settled.engines.rabbitmq.stream_steps import OFFSET, Came, Entry, bounds
 
 FIRST = 8  # messages asked for before their size is known
-AGAIN_S = 0.5
+AGAIN_S = 1.0
 
 
 class Fetch:
@@ -41,6 +41,7 @@ class Fetch:
         self._connection: Any = None
         self._channel: Channel | None = None
         self._ahead = 0  # the prefetch of the consumer
+        self._came = 0  # messages that it was handed
         self._beyond: deque[Entry] | None = None  # what came after a jump that is being looked at
         self._again_at = 0.0
         self._refusals = 0
@@ -58,7 +59,7 @@ class Fetch:
             for item in lane.waiting:
                 item.tag = 0
             place = lane.expected
-            self._ahead = self._fitting()
+            self._ahead, self._came = self._fitting(), 0
 
         def opened(channel: Channel) -> None:
             if turn != self._turn:
@@ -100,6 +101,13 @@ class Fetch:
         elif tag:
             channel.basic_ack(tag, multiple=True)
 
+    def _look_at_size(self) -> None:
+        """All that was asked for has come: more is, once it is known how small messages are."""
+        with self._hand.lock:
+            small = self.lane.waiting_bytes < BUDGET // 2 and self._fitting() >= 2 * self._ahead
+        if small:
+            self.open(self._connection)
+
     def _fitting(self) -> int:
         """With the lock. How many messages may be on their way."""
         average = self.lane.average
@@ -128,6 +136,9 @@ class Fetch:
             lane.add(record, size, entry.tag)
             if hand.idle:
                 hand.stir.notify_all()
+        self._came += 1
+        if self._came == self._ahead:
+            self._look_at_size()
 
     def _look_at_jump(self) -> None:
         came, channel = Came(), self._channel
@@ -142,7 +153,8 @@ class Fetch:
                 if found[0] > self.lane.expected:
                     self.lane.add_gap(min(found[0], beyond[0].offset))
             for entry in beyond:
-                self._add(entry)
+                if self._channel is channel:  # else what is left of it comes again on another one
+                    self._add(entry)
 
         def failed(error: Exception) -> None:
             if self._channel is channel and self._connection.is_open:

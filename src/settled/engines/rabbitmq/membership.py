@@ -50,9 +50,13 @@ class Membership:
         hand: HandOff[Lane],
         most: int,
         trouble: Callable[[BaseException, str], None],
+        *,
+        elsewhere: bool,
     ) -> None:
+        """`elsewhere`: there are other nodes to go to."""
         self._topic, self._group, self._name, self._lease_s = topic, group, name, lease_s
         self._facts, self._hand, self._most, self._trouble = facts, hand, most, trouble
+        self._elsewhere = elsewhere
         self._id = uuid.uuid4().hex
         self._host, self._pid = socket.gethostname(), os.getpid()
         self._notices = Notices(topic, group, self._id, self._tell, self._read_back, self._tend, self._interrupted)
@@ -176,10 +180,7 @@ class Membership:
             for each, lane in self._lanes.items()
             if not (lane.leaving or self._leaving)
         }
-        back = dict(self._back)
-        if self._leaving:
-            left = {each: Mark(lane.epoch, lane.frontier, False) for each, lane in self._lanes.items()}
-            back = {**left, **back}
+        back = {**self._left(), **self._back} if self._leaving else dict(self._back)
         return Note(
             member=self._id,
             name=self._name,
@@ -194,6 +195,15 @@ class Membership:
             back=back,
             gone=self._leaving,
         )
+
+    def _left(self) -> dict[int, Mark]:
+        """What it has when it goes. Nothing was done with what the owner was not told of."""
+        with self._hand.lock:
+            told = set(self._hand.told)
+        return {
+            number: Mark(lane.epoch, lane.frontier, lane.clean and lane.place not in told)
+            for number, lane in self._lanes.items()
+        }
 
     def _read_back(self, note: Note) -> None:
         """What the board said of the partitions that were taken with this note: the marks of the owners before."""
@@ -277,7 +287,7 @@ class Membership:
     def _refused(self, error: BaseException, what: str, times: int = 0) -> None:
         self._trouble(error, what)
         connection = self._connection
-        if times >= REFUSALS and connection is not None and connection.is_open:
+        if self._elsewhere and times >= REFUSALS and connection is not None and connection.is_open:
             connection.close()  # another node may have a copy of the stream
 
     # Taking and giving back.

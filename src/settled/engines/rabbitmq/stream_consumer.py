@@ -31,6 +31,7 @@ log = logging.getLogger("settled.engines.rabbitmq")
 
 LOOK_S = 1.0  # the longest wait without a look around
 LAGS_S = 30.0  # so long a node's copy may be behind before it is taken for all there is
+PASSED_S = 3.0  # after a refusal, by when it has passed
 ANSWER_S = 10.0  # the broker's time to answer the owner
 
 
@@ -60,10 +61,12 @@ class StreamConsumer:
                 self._hand,
                 settings.prefetch,
                 self._trouble,
+                elsewhere=len(settings.addresses) > 1,
             )
             for topic, facts in topics.items()
         }
         self._ended = False
+        self._refused_at = 0.0  # when the broker last refused something, the connection being up; 0: it is not
         self._link = Link(settings, self.member, self, heartbeat_s=heartbeat_s)
         self._link.start()
 
@@ -214,10 +217,12 @@ class StreamConsumer:
     def up(self, connection: SelectConnection) -> None:
         with self._hand.lock:
             self._hand.fault = None
+        self._refused_at = time.monotonic()
         for membership in self._memberships.values():
             membership.up(connection)
 
     def down(self, error: SettledError) -> None:
+        self._refused_at = 0.0
         for membership in self._memberships.values():
             membership.down()
         with self._hand.lock:
@@ -227,6 +232,9 @@ class StreamConsumer:
     def tick(self) -> None:
         self._hand.beat()
         now = time.monotonic()
+        if self._refused_at and now - self._refused_at > PASSED_S:  # what stays is refused again each second
+            with self._hand.lock:
+                self._hand.fault = None
         for membership in self._memberships.values():
             membership.tick(now)
 
@@ -244,6 +252,8 @@ class StreamConsumer:
         else:
             found = faults.translate(error, what, self._settings)
         log.warning("%s", found)
+        if self._refused_at:
+            self._refused_at = time.monotonic()
         with self._hand.lock:
             self._hand.fault = Unavailable(str(found), hint="it is tried again")
             self._hand.stir.notify_all()
