@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import threading
@@ -35,6 +36,7 @@ from settled.testing.engine_tools import (
     share_out,
     topic_of,
 )
+from settled.testing.plugin import DrillFixture
 from waiting import until
 
 pytestmark = pytest.mark.xdist_group("rabbitmq")
@@ -429,3 +431,36 @@ def test_status_knows_a_log_that_its_process_was_not_told_of(yard: Yard) -> None
     assert (consumer.members, sum(part.records for part in consumer.partitions)) == ([], 0)
     assert sum(part.end for part in consumer.partitions) == 30
     other.close()
+
+
+@pytest.mark.timeout(300)
+def test_a_log_loses_and_doubles_nothing(tmp_path: Path, settled_drill: DrillFixture) -> None:
+    """Workers die where a partition is taken over, where an effect is made and told of, and where one is given back."""
+    contract = json.dumps(
+        {
+            "settled": 1,
+            "name": "Drilled",
+            "transport": {"form": "log", "topic": "drilled", "partitions": 3, "key": "k"},
+            "producer": {"durability": "memory"},
+            "delivery": {"group": "drilled", "lease": "2s"},
+            "poison": {"owner": "tests"},
+        }
+    )
+    (tmp_path / "contract.yaml").write_text(contract)
+    (tmp_path / "app.py").write_text(APP)
+    windows = ["fence-written", "effect-committed", "frontier-uncommitted", "partition-unreleased"]
+    report = settled_drill(str(tmp_path / "app.py"), windows=windows, kills=2, engine=rabbitmq.url())
+    assert sum(row.kills for row in report.windows) >= 8
+
+
+APP = """
+from pathlib import Path
+from settled.app import App
+
+app = App(Path(__file__).with_name("contract.yaml"))
+
+@app.handler
+def insert(tx, record):
+    tx.execute("CREATE TABLE IF NOT EXISTS effects (id TEXT)")
+    tx.execute("INSERT INTO effects VALUES (?)", (record.id,))
+"""

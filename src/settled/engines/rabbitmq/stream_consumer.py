@@ -248,7 +248,10 @@ class StreamConsumer:
 
     def _trouble(self, error: BaseException, what: str) -> None:
         if faults.code_of(error) == faults.PRECONDITION_FAILED:
-            found: SettledError = Unavailable(f"{what}: this node has no copy of the stream now")
+            found: SettledError = Unavailable(
+                f"{what}: the broker ends it, since its node has no copy of the stream now, or waited too long for an "
+                "acknowledgement"
+            )
         else:
             found = faults.translate(error, what, self._settings)
         log.warning("%s", found)
