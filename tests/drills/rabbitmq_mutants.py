@@ -25,6 +25,10 @@ def acknowledges_what_it_hands_over() -> None:
     RabbitConsumer.poll = early  # type: ignore[assignment]
 
 
+def what_is_settled_is_never_acknowledged() -> None:
+    RabbitConsumer.commit = lambda self, frontiers: None  # type: ignore[method-assign]
+
+
 def inbox_is_not_asked() -> None:
     session.SqliteSession.screen = lambda self, records: [None] * len(records)  # type: ignore[method-assign]
     session._MARK = session._MARK.replace("OR IGNORE", "OR REPLACE")
@@ -40,6 +44,7 @@ MUTANTS: dict[str, Callable[[], None]] = {
     function.__name__: function
     for function in (
         acknowledges_what_it_hands_over,
+        what_is_settled_is_never_acknowledged,
         inbox_is_not_asked,
         groups_run_in_reverse,
     )

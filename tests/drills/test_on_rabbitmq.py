@@ -30,6 +30,7 @@ WINDOWS = {  # form and order -> which windows
 }
 FOUND = {  # mutant -> in which order of a queue, in which window, as what
     "acknowledges_what_it_hands_over": ("none", "marks-written", {"lost"}),
+    "what_is_settled_is_never_acknowledged": ("none", "slot-locked", {"unbounded"}),
     "inbox_is_not_asked": ("none", "claims-unacknowledged", {"doubled"}),
     "groups_run_in_reverse": ("key", "slot-locked", {"order"}),
 }

@@ -21,6 +21,7 @@ RANDOM = "random"
 TICK_S = 0.02
 PER_DEATH_S = 4.0  # a round gives up when deaths come more slowly than this
 JOURNEY = {window.name: window.journey for window in WINDOWS} | {RANDOM: RANDOM}
+AGAIN = 5  # how often a worker that settled all is followed by another, at most
 AFTER_A_DEATH = frozenset({"suspects-recorded", "claims-recognised"})
 MOST_TH = {"handler": 60, "unit-begun": 3, "effect-made": 3, "marks-written": 3, "effect-committed": 3}
 MOST_TH |= {"fence-unwritten": 2, "fence-written": 2, "frontier-uncommitted": 2, "append-written": 2}
@@ -62,12 +63,14 @@ class Round:
         limit = world.lease_s + world.settle_s
         process = world.start(drained=True)
         self._progress = ()
+        again = 0 if world.readable else AGAIN
         while not self._hangs():
             world.crew.wait([process], TICK_S)
             if not process.alive:
-                if world.readable or process.code != 0 or (world.settled() and not world.ready()):
+                if not again or process.code != 0 or (world.settled() and not world.ready()):
                     break
                 process = world.start(drained=True)  # a queue handed something out again meanwhile
+                again -= 1
         if process.alive:
             world.stop([process])
         drained = world.settled()
