@@ -64,7 +64,7 @@ class Membership:
         self._connection: Any = None
         self._joined: int | None = None
         self._leaving = False
-        self._dirty = False
+        self._dirty = self._doubt = False
         self._ticked = time.monotonic()
         self._reset()
 
@@ -75,6 +75,7 @@ class Membership:
 
     def up(self, connection: SelectConnection) -> None:
         self._reset()
+        self._doubt = False
         self._connection = connection
         self._locks.up(connection)
         self._notices.up(connection)
@@ -89,19 +90,28 @@ class Membership:
         self._reset()
 
     def tick(self, now: float) -> None:
-        if now - self._ticked > self._lease_s / 2:
+        if self._stood_still(now):
             self._notices.excuse(now)
+            self._doubt = True  # whether the connection lives is known when a note of now is read back
+            self._notices.say(self._assured)
         self._ticked = now
         if self._connection is None or not self._notices.ready or self._leaving:
             return
         since = now - self._notices.said_at
         if since > self._lease_s / 3 or (self._dirty and since > SAY_S):
             self._dirty = False
-            self._notices.say()
+            self._notices.say(self._assured if self._doubt else None)
         for fetch in list(self._fetches.values()):
             fetch.tick(now)
         self._notices.silent(now)
         self._tend()
+
+    def _stood_still(self, now: float) -> bool:
+        """This thread did, for so long that others may have its partitions, whatever came in before."""
+        return now - self._ticked > self._lease_s / 2
+
+    def _assured(self) -> None:
+        self._doubt = False
 
     # What the owner asks for.
 
@@ -295,6 +305,8 @@ class Membership:
     def _tend(self) -> None:
         """Do what is due: called whenever something was heard."""
         if self._connection is None or not self._notices.ready or self._leaving or not self._connection.is_open:
+            return
+        if self._doubt or self._stood_still(time.monotonic()):
             return
         share = self._share()
         for lane in self._surplus(share):
