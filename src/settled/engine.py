@@ -34,7 +34,6 @@ class Capabilities(msgspec.Struct, frozen=True):
     null_headers: bool = True  # header values may be none
     repeated_headers: bool = True  # header names may repeat
     producer_resume: bool = False  # a named producer can ask how far it came
-    gapless: bool = False  # a producer can be asked to accept nothing behind a failure
     renumbers: bool = False  # a record that comes again has another offset: a frontier does not keep it from coming
     witness: bool = False  # marks show whether a log went back or was replaced
     maintains: bool = False  # `maintain` applies retention; else the brokers do so themselves
@@ -137,8 +136,6 @@ class ProducerSpec(msgspec.Struct, frozen=True, kw_only=True):
                      process only
     linger_s         at most this long after its first record a batch is sent
     buffer_bytes     `send` waits (back-pressure) while this much is not yet accepted
-    gapless          after a failure nothing that is sent behind it is accepted, until `flush` has told of it; a named
-                     producer always keeps to that. Needs the capability
     """
 
     identity: str | None = None
@@ -148,7 +145,6 @@ class ProducerSpec(msgspec.Struct, frozen=True, kw_only=True):
     batch_bytes: int = 600_000
     linger_s: float = 0.008
     buffer_bytes: int = 32 * 1024 * 1024
-    gapless: bool = False
 
 
 class Receipt(msgspec.Struct, frozen=True):

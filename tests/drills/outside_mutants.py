@@ -21,11 +21,11 @@ from settled.stores.postgres.outbox import PostgresOutbox
 def relay_marks_before_publishing() -> None:
     publish = Relay._publish
 
-    def early(self: Relay, batch: Any, blocked: Any, behind: Any) -> int:
+    def early(self: Relay, batch: Any, blocked: Any, behind: Any) -> None:
         self._unmarked += batch
         self._write_down()
         windows.reach("relay-sent")
-        return publish(self, batch, blocked, behind)
+        publish(self, batch, blocked, behind)
 
     Relay._publish = early  # type: ignore[method-assign]
 
@@ -34,14 +34,14 @@ def relay_gives_ids_of_its_own() -> None:
     """As a relay that publishes under a fresh id each time: the inbox downstream cannot refuse repeats."""
     publish = Relay._publish
 
-    def renamed(self: Relay, batch: Sequence[OutboxRow], blocked: Any, behind: Any) -> int:
+    def renamed(self: Relay, batch: Sequence[OutboxRow], blocked: Any, behind: Any) -> None:
         fresh = [
             msgspec.structs.replace(
                 row, message=msgspec.structs.replace(row.message, id=f"{row.message.id}~{uuid.uuid4().hex[:6]}")
             )
             for row in batch
         ]
-        return publish(self, fresh, blocked, behind)
+        publish(self, fresh, blocked, behind)
 
     Relay._publish = renamed  # type: ignore[method-assign]
 

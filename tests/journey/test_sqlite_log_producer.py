@@ -126,28 +126,6 @@ def test_a_named_producers_failure_takes_the_batches_behind_it_along(engine: Sql
     assert [one.id for one in engine.read(TOPIC, 0, 0)] == [f"e{n}" for n in range(7)]
 
 
-def test_without_gaps_nothing_behind_a_failure_is_accepted_until_flush_told_it(engine: SqliteEngine) -> None:
-    make_topic(engine, 1)
-    held = Held(fail=Unavailable("no"))
-    producer = engine.producer(ProducerSpec(gapless=True, batch_records=2, linger_s=NEVER_S))
-    pending = [producer.send(message(n)) for n in range(2)]
-    assert held.inside.wait(60)
-    pending += [producer.send(message(n)) for n in range(2, 7)]  # the last one's batch is still open
-    held.go()
-    for one in pending[2:]:
-        with pytest.raises(Unavailable):
-            one.result(timeout=60)
-    windows.install(None)
-    with pytest.raises(Unavailable, match="5 unconfirmed messages"):
-        producer.send(message(7))
-    with pytest.raises(Unavailable, match="5 messages are not confirmed"):
-        producer.flush()
-    again = [producer.send(message(n)) for n in range(2, 7)]
-    producer.close()
-    assert [one.result().offset for one in again] == [2, 3, 4, 5, 6]
-    assert [one.id for one in engine.read(TOPIC, 0, 0)] == [f"e{n}" for n in range(7)]
-
-
 def test_a_sender_waits_while_the_buffer_is_full(engine: SqliteEngine) -> None:
     make_topic(engine, 1)
     held = Held()

@@ -23,10 +23,12 @@ class Backlog:
         self._removal: Future[None] | None = None
         self._leaving: list[int] = []  # numbers of rows that are being removed
 
-    def take_ahead(self, held: Mapping[int, int]) -> list[OutboxRow]:
-        """What was read ahead of these buckets; none if they changed hands since."""
+    def take(self, held: Mapping[int, int], *, rows: int, bytes: int) -> list[OutboxRow]:
+        """The next rows of these buckets: those that were read ahead, unless buckets changed hands since."""
         ahead, self._ahead = self._ahead, None
-        return ahead[1] if ahead is not None and ahead[0] == held else []
+        if ahead is not None and ahead[0] == held and ahead[1]:
+            return ahead[1]
+        return self._outbox.pending(held, rows=rows, bytes=bytes, but=self._leaving)
 
     def read_ahead(self, held: Mapping[int, int], under_way: Sequence[OutboxRow], *, rows: int, bytes: int) -> None:
         """Read what comes after the rows that are under way. A store out of reach is met by their removal."""
@@ -37,7 +39,7 @@ class Backlog:
             self._ahead = None
 
     def forget_ahead(self) -> None:
-        """Something before what was read did not go out."""
+        """What was read may no longer be next: something before it did not go out."""
         self._ahead = None
 
     def remove_beside(

@@ -15,21 +15,24 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
 from settled import windows
-from settled.engine import Engine, Pending, Receipt
+from settled.engine import Engine, Pending, Producer, ProducerSpec, Receipt
 from settled.errors import SettledError, Unavailable
 from settled.events import Events, Relayed, RelayStateChanged, RowRefused
 from settled.outbox.backlog import Backlog
 from settled.outbox.pace import Pace
 from settled.outbox.policy import RelayPolicy, check
-from settled.outbox.sending import Key, Sending
+from settled.record import Message
 from settled.store import OutboxRow, RowFailure, Store
 from settled.token_form import token_of
 
 log = logging.getLogger("settled.outbox")
+
+Key = tuple[str, bytes]
 
 
 class Relay:
@@ -58,7 +61,7 @@ class Relay:
         self._identities: dict[str, str] = {}  # of topics, for tokens
         self._stop = threading.Event()
         self._pace = Pace(self.policy.rate, self._pause)
-        self._sending = Sending(engine, self.policy, self._refuse)
+        self._producer: Producer | None = None
         self._held: dict[int, int] = {}
         self._hold_next = self._alive_next = 0.0
         self._unmarked: list[OutboxRow] = []  # accepted, and not yet removed
@@ -73,11 +76,8 @@ class Relay:
         behind such a one. Raises what only a person can mend (no tables, no rights); outages are waited out."""
         self._tell("running")
         try:
-            while True:
+            while not self._stop.is_set():
                 try:
-                    if self._stop.is_set():
-                        self._land(0, set())
-                        return
                     if self._unmarked or self._unwritten:
                         self._write_down()  # what an outage left
                     self._hold()
@@ -102,7 +102,6 @@ class Relay:
         """Between passes: say that this relay lives, and take or give up buckets."""
         now = time.monotonic()
         if now >= self._hold_next:
-            self._land(0, set())
             self._write_down()  # what belongs to buckets that may be given up
             self._held = self._store.outbox.hold(self.name, lease_s=self.policy.lease_s, why=self._why)
             self._hold_next = self._alive_next = now + self.policy.lease_s / 4
@@ -132,13 +131,14 @@ class Relay:
     def _pass(self) -> int:
         """Read, publish, write down. Returns how many rows were dealt with."""
         policy, held, before = self.policy, self._held, self.relayed + self.refused
-        rows = self._next()
+        most = policy.rows if policy.rate is None else min(policy.rows, max(1, int(policy.rate)))
+        rows = self._backlog.take(held, rows=most, bytes=policy.bytes)
         if not rows:
+            self._write_down()
             return 0
         windows.reach("relay-read")
         began = time.perf_counter()
         blocked: set[Key] = set()
-        dealt = 0
         step = min(policy.batch, self._pace.step or policy.batch)
         behind = policy.rate is None and 2 * len(rows) > policy.rows
         for start in range(0, len(rows), step):
@@ -147,9 +147,8 @@ class Relay:
             self._live()
             if self._stop.is_set() or self._held != held:
                 break
-            dealt += self._publish(batch, blocked, rows if behind and start + step >= len(rows) else ())
-        if self._unmarked:
-            windows.reach("relay-sent")
+            self._publish(batch, blocked, rows if behind and start + step >= len(rows) else ())
+        windows.reach("relay-sent")
         if blocked or self._unwritten:
             self._backlog.forget_ahead()
         if behind and 2 * len(self._unmarked) > policy.rows and not self._unwritten:
@@ -159,18 +158,7 @@ class Relay:
         self._recovered()
         count = self.relayed + self.refused - before
         self._events.tell(Relayed(self.name, count, time.perf_counter() - began))
-        return dealt
-
-    def _next(self) -> list[OutboxRow]:
-        """What was read ahead; or, with nothing under way any more, what stands in the store."""
-        policy = self.policy
-        rows = self._backlog.take_ahead(self._held)
-        if not rows:
-            self._land(0, set())
-            self._write_down()
-            most = policy.rows if policy.rate is None else min(policy.rows, max(1, int(policy.rate)))
-            rows = self._store.outbox.pending(self._held, rows=most, bytes=policy.bytes)
-        return rows
+        return count
 
     def _remove_beside(self) -> None:
         """In a backlog: let the store remove these rows while the next ones are published."""
@@ -182,28 +170,71 @@ class Relay:
 
         self._backlog.remove_beside(self._held, leaving, lambda: windows.reach("relay-marked"), back)
 
-    def _publish(self, batch: Sequence[OutboxRow], blocked: set[Key], behind: Sequence[OutboxRow]) -> int:
+    def _publish(self, batch: Sequence[OutboxRow], blocked: set[Key], behind: Sequence[OutboxRow]) -> None:
         """Send a batch and wait for its receipts. Rows of `blocked` keys are left; a refused row's key joins them.
-        `behind`: in a backlog, all rows that were read. What comes after them is read meanwhile, and their receipts
-        are waited for after the next batch, where the engine leaves no gap."""
-        out = [*self._unmarked, *self._sending.under_way(), *behind] if behind else []
-        dealt = self._sending.send(batch, blocked)
-        if behind:
-            self._backlog.read_ahead(self._held, out, rows=self.policy.rows, bytes=self.policy.bytes)
-        self._land(self._sending.may_stay if behind else 0, blocked)
-        return dealt
+        `behind`: in a backlog, all rows that are under way; what comes after them is read meanwhile."""
+        producer = self._opened()
+        send, topics = producer.send, self.policy.topics
+        rows: list[OutboxRow] = []
+        sent: list[Pending] = []
+        for row in batch:
+            message = row.message
+            if blocked and _key(message) in blocked:
+                continue
+            if topics and message.topic in topics:
+                message = msgspec.structs.replace(message, topic=topics[message.topic])
+            try:
+                sent.append(send(message))
+            except Unavailable:
+                raise
+            except SettledError as error:
+                self._refuse(row, error, blocked)
+            else:
+                rows.append(row)
+        accepted = self._flush(producer, 0.0) if behind and rows else None
+        if accepted is None and behind:
+            self._backlog.read_ahead(self._held, behind, rows=self.policy.rows, bytes=self.policy.bytes)
+        if rows and not (self._wait(producer) if accepted is None else accepted):
+            self._judge(rows, sent, blocked)
+        else:
+            self._accepted(rows, sent)
 
-    def _land(self, leave: int, blocked: set[Key]) -> None:
-        landed = self._sending.land(leave, self._wait, blocked)
-        self._accepted(landed.rows, landed.receipts)
-        if landed.outage is not None:
-            raise landed.outage
+    def _wait(self, producer: Producer) -> bool:
+        """Wait for all receipts, staying alive for the others meanwhile. False: some failed."""
+        while (accepted := self._flush(producer, self.policy.lease_s / 4)) is None:
+            self._live("waiting for the engine")
+            if self._stop.is_set():
+                raise Unavailable("stopped before the engine answered")
+        return accepted
 
-    def _wait(self) -> None:
-        """The engine takes its time: stay alive for the others meanwhile."""
-        self._live("waiting for the engine")
-        if self._stop.is_set():
-            raise Unavailable("stopped before the engine answered")
+    def _flush(self, producer: Producer, seconds: float) -> bool | None:
+        """Whether all were accepted; none: it is not known after so long."""
+        try:
+            producer.flush(timeout=seconds)
+        except TimeoutError:
+            return None
+        except SettledError:
+            return False
+        return True
+
+    def _judge(self, rows: Sequence[OutboxRow], sent: Sequence[Pending], blocked: set[Key]) -> None:
+        """Each receipt by itself. An outage leaves its rows pending; whether they were stored is not known."""
+        outage: Unavailable | None = None
+        good: list[tuple[OutboxRow, Pending]] = []
+        for row, pending in zip(rows, sent, strict=True):
+            try:
+                pending.result(self.policy.lease_s)
+            except TimeoutError:
+                outage = outage or Unavailable("the engine gave no answer", hint="it is asked again")
+            except Unavailable as error:
+                outage = outage or error
+            except SettledError as error:
+                self._refuse(row, error, blocked)
+            else:
+                good.append((row, pending))
+        self._accepted([row for row, _ in good], [pending for _, pending in good])
+        if outage is not None:
+            raise outage
 
     def _accepted(self, rows: list[OutboxRow], sent: list[Pending]) -> None:
         """The engine holds these; they may be removed."""
@@ -218,15 +249,16 @@ class Relay:
             self._identities[receipt.topic] = info.identity
         return msgspec.structs.replace(receipt, token=token_of(receipt, self._identities[receipt.topic]))
 
-    def _refuse(self, row: OutboxRow, error: SettledError) -> None:
+    def _refuse(self, row: OutboxRow, error: SettledError, blocked: set[Key]) -> None:
         policy = self.policy
+        if row.message.key is not None:
+            blocked.add(_key(row.message))
         count = row.attempts + 1
         parked = count >= policy.attempts
         delay = min(policy.most_s, policy.first_s * 2.0 ** min(count - 1, 30)) * random.uniform(0.9, 1.1)
         text = f"{type(error).__name__}: {error.message}"
         due_us = self._store.clock_us() + int(delay * 1_000_000)
         self.refused += 1
-        self._backlog.forget_ahead()
         self._unwritten.append(RowFailure(row, text, due_us, parked))
         if not parked:
             self._due.append(time.monotonic() + delay)
@@ -275,8 +307,26 @@ class Relay:
             self._why = ""
             self._tell("running")
 
+    def _opened(self) -> Producer:
+        """Batches close when the relay says so, so that what is sent at once is accepted at once or not at all where
+        the engine appends whole batches, and the order of a key survives an outage."""
+        if self._producer is None:
+            policy = self.policy
+            room = max(policy.bytes, 2 * self._engine.capabilities.max_message_bytes)
+            self._producer = self._engine.producer(
+                ProducerSpec(
+                    durability="committed" if "committed" in self._engine.capabilities.durability else "local",
+                    batch_records=2 * policy.batch,
+                    batch_bytes=room,
+                    buffer_bytes=4 * room,
+                    linger_s=60.0,
+                )
+            )
+        return self._producer
+
     def _end(self) -> None:
         """Leave in good order as far as that is possible; the lease does the rest."""
+        producer, self._producer = self._producer, None
         try:
             self._write_down()
             self._store.outbox.leave(self.name)
@@ -284,9 +334,20 @@ class Relay:
             log.info("relay %s leaves without saying so: %s", self.name, outage)
         finally:
             self._backlog.close()
-            if (error := self._sending.close()) is not None:
-                log.info("what was in the relay's last batch is sent again: %s", error)
+            if producer is not None:
+                _close(producer)
             self._tell("stopped")
 
     def _tell(self, state: str, why: str = "") -> None:
         self._events.tell(RelayStateChanged(self.name, state, why))
+
+
+def _close(producer: Producer) -> None:
+    try:
+        producer.close()
+    except SettledError as error:
+        log.info("what was in the relay's last batch is sent again: %s", error)
+
+
+def _key(message: Message) -> Any:
+    return message.topic, message.key

@@ -138,15 +138,6 @@ class ProducerCases:
             assert part.bytes == sum(found.size for found in engine.read(names.topic, 0, 0))
             assert (part.stored_bytes < part.bytes / 4) == (compression == "zstd")
 
-    def test_a_producer_without_gaps_is_there_or_refused(self, engine: Engine) -> None:
-        make_topic(engine)
-        if not engine.capabilities.of("log").gapless:
-            with pytest.raises(Unsupported):
-                engine.producer(producing(gapless=True))
-            return
-        told = publish(engine, [message(1), message(2)], gapless=True)
-        assert [one.offset for one in told] == [names.offset(0), names.offset(1)]
-
     def test_a_named_producer_resumes(self, engine: Engine, engine_factory: EngineFactory) -> None:
         make_topic(engine, 2)
         if not engine.capabilities.of("log").producer_resume:

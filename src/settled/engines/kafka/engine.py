@@ -94,8 +94,6 @@ class KafkaEngine:
     def producer(self, spec: ProducerSpec) -> KafkaProducer:
         """What the durability asks of a topic is checked before the first record goes to it."""
         self._open()
-        if spec.gapless:
-            raise Unsupported("what is sent behind a failure may be stored", field="gapless", hint="wait for receipts")
         if spec.identity is not None:
             checked_text("identity", spec.identity)
         producer = KafkaProducer(spec, self._settings, lambda name: self._target(name, spec.durability), self._forget)

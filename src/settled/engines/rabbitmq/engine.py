@@ -149,8 +149,6 @@ class RabbitEngine:
         """Raises Unsupported for `committed` unless the URL names three nodes, most answer, and all say the same name.
         How many copies a queue has is not told by AMQP: `rabbitmq-queues quorum_status` does."""
         self._open()
-        if spec.gapless:
-            raise Unsupported("what is sent behind a failure may be stored", field="gapless", hint="wait for receipts")
         if spec.identity is not None:
             checked_text("identity", spec.identity)
         if spec.durability == "committed":

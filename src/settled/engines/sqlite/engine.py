@@ -48,7 +48,6 @@ class SqliteEngine:
         compaction=True,
         tails=True,
         producer_resume=True,
-        gapless=True,
         witness=True,
         maintains=True,
         max_message_bytes=MAX_MESSAGE_BYTES,

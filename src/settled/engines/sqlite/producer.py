@@ -3,8 +3,8 @@ producer's own thread meanwhile, together with others that are ready; one that h
 too. Batches are appended in the order in which they closed. A sender that runs too far ahead appends, too.
 
 A commit whose answer was lost is looked up by the batch's number; a batch that was not stored is tried once more.
-After a failed batch a named producer, or one without gaps, takes nothing until `flush` has reported it: a later
-sequence that were stored would make the failed ones look like repeats.
+After a failed batch a named producer takes nothing until `flush` has reported it: a later sequence that were stored
+would make the failed ones look like repeats.
 """
 
 from __future__ import annotations
@@ -69,7 +69,6 @@ class SqliteProducer:
         self._ended = False
         self._identity = spec.identity or f"unnamed-{uuid.uuid4()}"
         self._incarnation, self._stored = 0, None
-        self._gapless = spec.gapless or spec.identity is not None
         self._simple = spec.identity is None  # while nothing is asked before a message is taken
         if spec.identity is not None:
             self._incarnation, self._stored = append.open_identity(database, spec.identity)
@@ -150,7 +149,6 @@ class SqliteProducer:
             stored = append.last_sequence(self._database, self.spec.identity)  # what an unknown commit left
         with self._lock:
             failure, self._failure = self._failure, None
-            self._simple = self.spec.identity is None and not self._ended
             if failure is not None:
                 self._sent = self._stored = stored
         if failure is not None:
@@ -201,15 +199,15 @@ class SqliteProducer:
         """With `_lock` held: refuses what cannot be taken; the answer for a message that was stored before."""
         if self._ended:
             raise Refused("this producer is closed", hint="open another one")
-        if sequence is not None and not self._incarnation:
+        if not self._incarnation:
             raise ContractError(
                 "a sequence needs a named producer", field="sequence", value=sequence, hint="give ProducerSpec.identity"
             )
-        if self._failure is not None and self._gapless:
+        if self._failure is not None:
             error, count = self._failure
             raise Unavailable(
                 f"producer {self._identity!r} has {count} unconfirmed messages: {error.message}",
-                hint="call flush(), which reports them, then send them again; a named producer from resume_point() on",
+                hint="call flush(), which reports them, then send again from resume_point() on",
             )
         if sequence is None:
             return None
@@ -300,12 +298,11 @@ class SqliteProducer:
                         self._end(batches, error)
 
     def _end(self, batches: list[Batch], error: SettledError | None) -> None:
-        """With `_lock` held: tell those who wait. Without gaps, later batches share the failure."""
+        """With `_lock` held: tell those who wait. A named producer's later batches share the failure."""
         if error is None:
             self._stored = last_sequence(batches, self._stored)
         else:
-            if self._gapless:
-                self._simple = False
+            if self._incarnation:
                 self._next_batch()
                 batches = [*batches, *self._closed]
                 self._closed.clear()
