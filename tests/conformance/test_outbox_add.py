@@ -151,6 +151,22 @@ def test_an_unknown_kind_is_named(tmp_path: Path) -> None:
         outbox.add(tmp_path, EVERYTHING)
 
 
+def test_in_psycopgs_pipeline_a_row_stands_and_falls_with_the_transaction(urls: Urls) -> None:
+    url = urls("postgresql")
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE mine (id text PRIMARY KEY)")
+        for ident, taken in (("a", ()), ("b", ("a",))):  # the second breaks a constraint, and takes its row along
+            try:
+                with connection.pipeline(), connection.transaction():
+                    for each in (ident, *taken):
+                        connection.execute("INSERT INTO mine VALUES (%s)", (each,))
+                    outbox.add(connection, Message(topic="t", id=ident, value=b"v"))
+            except psycopg.errors.UniqueViolation:
+                assert taken
+        assert connection.execute("SELECT id FROM mine").fetchall() == [("a",)]
+    assert [row.message.id for row in rows(url)] == ["a"]
+
+
 def test_sqlalchemy_flushes_nothing(urls: Urls) -> None:
     import sqlalchemy
     from sqlalchemy.orm import DeclarativeBase, Session

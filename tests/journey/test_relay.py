@@ -14,7 +14,7 @@ from relay_bench import RelayBench, all_records, in_order, message
 
 from settled import App, outbox, windows
 from settled.engines.sqlite import SqliteEngine
-from settled.errors import ContractError
+from settled.errors import ContractError, Unavailable
 from settled.events import Events, RelayStateChanged, RowRefused
 from settled.operations.relaying import RelayBeside
 from settled.outbox import Relay, RelayPolicy
@@ -178,6 +178,30 @@ def test_an_outage_burns_no_attempt_and_drains_afterwards(bench: RelayBench) -> 
     assert in_order(bench.records())
     assert [event.state for event in states] == ["running", "waiting", "running", "stopped"]
     assert relay.refused == 0
+
+
+def test_outages_in_the_middle_of_a_backlog_lose_and_reorder_nothing(bench: RelayBench) -> None:
+    """Batches fail while the next rows are read behind them."""
+    bench.topic(partitions=1)
+    bench.put(*(message(f"e-{number}", b"k%d" % (number % 3)) for number in range(600)))
+    appended = 0
+
+    def failing(window: str) -> None:
+        nonlocal appended
+        if window == "append-written":
+            appended += 1
+            if appended in (4, 5, 11, 12, 20, 21):  # each batch is tried twice
+                raise Unavailable("the disk is full")
+
+    windows.install(failing)
+    try:
+        bench.relay(rows=20, batch=20).run(drain=True)
+    finally:
+        windows.install(None)
+    assert appended > 21
+    assert [record.id for record in bench.records() if record.key == b"k1"] == [f"e-{n}" for n in range(1, 600, 3)]
+    assert len(bench.ids()) == 600
+    assert bench.empty()
 
 
 def test_the_rate_is_kept(bench: RelayBench) -> None:
