@@ -125,5 +125,7 @@ def test_following_tells_what_passed_and_shows_nothing_twice(app: App) -> None:
         if record.id == "next":
             for number in range(30):
                 app.publish(b"v", key="k", id=f"f{number}")
-    assert (found, lost) == (["next"], [(30, 0)])
     tail.close()
+    assert found == ["next", *(f"f{number}" for number in range(len(found) - 1))]
+    assert sum(passed for passed, _ in lost) == 31 - len(found)  # Kafka's client may have them all by then
+    assert app.engine.name != "sqlite" or (len(found), lost) == (1, [(30, 0)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import signal
@@ -118,7 +119,9 @@ def test_an_interrupt_while_modules_are_imported_cannot_be_dropped(tmp_path: Pat
     )
     path = os.pathsep.join((str(tmp_path), *sys.path))
     asked = [sys.executable, "-m", "settled", "topic", "ls"]
-    done = subprocess.run(asked, cwd=tmp_path, env={**environment(), "PYTHONPATH": path}, capture_output=True)
+    minded = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # whatever the tests were started with
+    surroundings = {**environment(), "PYTHONPATH": path}
+    done = subprocess.run(asked, cwd=tmp_path, env=surroundings, capture_output=True, preexec_fn=minded)
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 

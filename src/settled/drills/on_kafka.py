@@ -137,10 +137,11 @@ def _load() -> int:
 
 
 def _stored_once(world: World) -> str:
-    """No producer died, so no record may stand in the log twice: said in the history, and in words."""
+    """A producer stores nothing twice, however often it sends it again: said in the history, and in words. What one
+    gave up and another sent anew may stand there twice."""
     counts = Counter(world.stored())
     twice = sum(count - 1 for count in counts.values())
-    world.writer.write(Event(what="bound", note="copies of a record in the log", n=twice, offset=0))
+    world.writer.write(Event(what="bound", note="copies of a record in the log", n=twice, offset=world.resent))
     return f"{len(counts)} records in the log, {twice} of them twice"
 
 

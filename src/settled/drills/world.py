@@ -80,6 +80,7 @@ class World:
         self.writer = Writer(folder, "drill")
         self.processes: list[Process] = []
         self.sent: dict[str, Message] = {}
+        self.resent = 0  # messages that one producer gave up and another one sent
         self._checked: dict[int, int] = {}  # partition -> below which offset all was seen to have ended
         self._ended: set[str] = set()  # ids of what was sent and has an ending, as far as looked at
         self.readable = not rabbitmq.is_rabbitmq(self.engine_url) or self.contract.transport.form == "log"
@@ -136,6 +137,7 @@ class World:
             died += process.killed
             accepted = self._accepted(process.pid)
             left = [message for message in left if message.id not in accepted]
+            self.resent += len(left)
             failed = 0 if accepted or process.killed else failed + 1
             if left and failed >= PUBLISH_TRIES:
                 raise Unavailable(f"publishing ends with code {process.code}", hint=f"see {self.folder}/output.log")

@@ -34,6 +34,7 @@ from settled.errors import ContractError, Unavailable
 from settled.record import Record
 
 ALL = 1_000_000_000
+_PASSING = (faults.INTERNAL_ERROR, faults.RESOURCE_ERROR, faults.PRECONDITION_FAILED, faults.NOT_FOUND)
 PAUSE_S = 0.2
 NOTES = (
     "retention: the brokers remove whole files of a partition, when a new one begins",
@@ -80,7 +81,7 @@ class Streams:
         )
         _declare(channels, spec.name, facts.stream, range(spec.partitions))
         name = facts_of(spec.name)
-        channels(lambda ch: ch.queue_declare(name, durable=True, arguments={"x-queue-type": "stream"}))
+        _declare_one(channels, spec.name, name, {"x-queue-type": "stream"})
         _write(channels, name, facts)
         deadline = time.monotonic() + self._topology.settings.connect_s
         while (known := _known(channels, spec.name)) is None:
@@ -189,7 +190,7 @@ class Streams:
 def _passes(error: BaseException | None) -> bool:
     """A stream that somebody else is just making, whose leader is being chosen, or of which a copy is not up yet."""
     while error is not None:
-        if faults.code_of(error) in (faults.INTERNAL_ERROR, faults.RESOURCE_ERROR, faults.PRECONDITION_FAILED):
+        if faults.code_of(error) in _PASSING:
             return True
         error = error.__cause__
     return False
@@ -217,8 +218,17 @@ def _board(channels: Channels, stream: str) -> Board:
 
 def _declare(channels: Channels, topic: str, arguments: dict[str, Any], numbers: Iterable[int]) -> None:
     for number in numbers:
-        name = stream_of(topic, number)
-        channels(lambda ch, name=name: ch.queue_declare(name, durable=True, arguments=arguments))  # type: ignore[misc]
+        _declare_one(channels, topic, stream_of(topic, number), arguments)
+
+
+def _declare_one(channels: Channels, topic: str, name: str, arguments: dict[str, Any]) -> None:
+    """What is made cannot be absent: the broker says so of a stream whose node does not run it yet."""
+    try:
+        channels(lambda ch: ch.queue_declare(name, durable=True, arguments=arguments))
+    except ContractError as error:
+        if faults.code_of(error.__cause__) != faults.NOT_FOUND:
+            raise
+        raise Unavailable(f"topic {topic!r}: stream {name!r} is not up yet", hint="try again") from error.__cause__
 
 
 def _write(channels: Channels, stream: str, said: Facts | Joined) -> None:
