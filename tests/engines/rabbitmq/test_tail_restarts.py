@@ -172,7 +172,7 @@ def test_a_stopped_reader_costs_the_broker_no_more_than_its_bound(node: Nodes, t
         passing.hears_all(name)
         reader.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, reader.pid, os.WSTOPPED)
-        publisher, name = passing.publisher(size=20_000, count=3_000)
+        publisher, name = passing.publisher(size=20_000, count=1_000)  # soon done: a reader silent for long is cut off
         assert publisher.wait(DEADLINE_S) == 0
         held = {len(str(row["name"]).split(":")): row for row in queues(node, passing.topic)}
         assert held[4]["messages"] == 200
@@ -180,8 +180,8 @@ def test_a_stopped_reader_costs_the_broker_no_more_than_its_bound(node: Nodes, t
         reader.send_signal(signal.SIGCONT)
         _, again = passing.publisher(count=1)
         passing.hears_all(again)
-        assert passing.heard()[name] == 3_000  # the newest is there
-        assert passing.accounted() == 50 + 3_000 + 1
+        assert passing.heard()[name] == 1_000  # the newest is there
+        assert passing.accounted() == 50 + 1_000 + 1
         assert passing.lines()[-1][2] > 0
 
 
