@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from settled.engines.rabbitmq import RabbitEngine
-from settled.testing import rabbitmq
+from rabbit_engines import rabbit_engines
 from settled.testing.engine_tools import EngineFactory
 from settled.testing.queue_conformance import QueueConformance
 
@@ -19,12 +18,5 @@ class TestRabbitQueue(QueueConformance):
 
     @pytest.fixture
     def engine_factory(self) -> Iterator[EngineFactory]:
-        opened: list[RabbitEngine] = []
-
-        def open_engine() -> RabbitEngine:
-            opened.append(RabbitEngine(rabbitmq.url()))
-            return opened[-1]
-
-        yield open_engine
-        for engine in opened:
-            engine.close()
+        with rabbit_engines() as open_engine:
+            yield open_engine

@@ -7,9 +7,8 @@ from typing import ClassVar
 
 import pytest
 
+from rabbit_engines import rabbit_engines
 from settled.engine import Durability, Engine
-from settled.engines.rabbitmq import RabbitEngine
-from settled.testing import rabbitmq
 from settled.testing.engine_conformance import EngineConformance
 from settled.testing.engine_tools import EngineFactory
 
@@ -27,15 +26,8 @@ class TestRabbitLog(EngineConformance):
 
     @pytest.fixture
     def engine_factory(self) -> Iterator[EngineFactory]:
-        opened: list[RabbitEngine] = []
-
-        def open_engine() -> RabbitEngine:
-            opened.append(RabbitEngine(rabbitmq.url()))
-            return opened[-1]
-
-        yield open_engine
-        for engine in opened:
-            engine.close()
+        with rabbit_engines() as open_engine:
+            yield open_engine
 
     def damage(self, engine: Engine, topic: str, partition: int, offset: int) -> None:
         pytest.skip("the nodes' files are not within reach")

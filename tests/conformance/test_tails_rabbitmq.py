@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
+from rabbit_engines import rabbit_engines
 from settled.engine import ConsumerGroup, Engine
-from settled.engines.rabbitmq import RabbitEngine
-from settled.testing import rabbitmq
 from settled.testing.engine_conformance import TailConformance
 from settled.testing.engine_tools import EngineFactory, names
 
@@ -19,15 +18,8 @@ pytestmark = pytest.mark.xdist_group("rabbitmq")
 class RabbitTails(TailConformance):
     @pytest.fixture
     def engine_factory(self) -> Iterator[EngineFactory]:
-        opened: list[RabbitEngine] = []
-
-        def open_engine() -> RabbitEngine:
-            opened.append(RabbitEngine(rabbitmq.url()))
-            return opened[-1]
-
-        yield open_engine
-        for engine in opened:
-            engine.close()
+        with rabbit_engines() as open_engine:
+            yield open_engine
 
 
 class TestRabbitNotification(RabbitTails):
