@@ -61,6 +61,13 @@ class Nodes:
         not come back."""
         self._ask(do="signal", node=node, signal=signal.SIGTERM)
 
+    def remember(self) -> None:
+        """Have each node write down which queues and streams it takes part in; a node does so some time after they are
+        made, and one that is killed before takes no part any more when it is back (the streams' coordinator above all).
+        """
+        for node in self.ports:
+            self.ctl("eval", "[ok = dets:sync(Table) || Table <- dets:all()].", node=node)
+
     def ctl(self, *words: str, node: int = 1) -> str:
         """Run rabbitmqctl on a node; what it prints."""
         tool = json.loads((self._folder / "tool.json").read_text())

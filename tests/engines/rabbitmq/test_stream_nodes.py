@@ -26,9 +26,16 @@ def node() -> Iterator[Nodes]:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Nodes]:
+def three() -> Iterator[Nodes]:
     with rabbitmq.own_nodes(3) as found:
         yield found
+
+
+@pytest.fixture
+def cluster(three: Nodes) -> Nodes:
+    """All three run, whatever was done to them before."""
+    three.wait_ready()
+    return three
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +76,7 @@ def test_a_log_outlives_a_node_of_its_cluster(tmp_path: Path, cluster: Nodes) ->
         engine = RabbitEngine(cluster.url)
         apps = [yard.app(), yard.app()]
         assert apps[0].engine.topics([yard.topic])
+        cluster.remember()
         producer = engine.producer(ProducerSpec(durability="committed"))
         ids: list[str] = []
 
@@ -96,7 +104,6 @@ def test_a_log_outlives_a_node_of_its_cluster(tmp_path: Path, cluster: Nodes) ->
 
 def test_the_broker_of_a_member_goes(cluster: Nodes) -> None:
     """Its locks are gone with the node; it joins again elsewhere, under new epochs."""
-    cluster.wait_ready()
     engine = RabbitEngine(cluster.url)
     engine.ensure_topic(TopicSpec(name=names.topic, partitions=3))
     member = Member(engine, lease_s=2.0)
