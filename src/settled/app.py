@@ -321,7 +321,12 @@ class App:
         relayed: Callable[[list[Receipt]], object] | None = None,
     ) -> Relay:
         """A relay from this app's store to its log, not yet running. Its `run` blocks; its `stop` may be called from
-        any thread. `relayed` is told of each batch's receipts, with their tokens, see `settled.outbox.Relay`."""
+        any thread. `relayed` is told of each batch's receipts, with their tokens, see `settled.outbox.Relay`. Unless
+        the policy states a durability, it is the engine's most durable for topics of the contract's form."""
+        policy = policy or RelayPolicy()
+        if policy.durability is None:
+            most = self.engine.capabilities.of(self.contract.transport.form).most_durable
+            policy = msgspec.structs.replace(policy, durability=most)
         return Relay(self.store, self.engine, policy, name=name, events=self.events, relayed=relayed)
 
     def run(self, *, drain: bool = False, member: str | None = None, relay: bool | None = None) -> None:

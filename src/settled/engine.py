@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import msgspec
 
 from settled.record import Message, Record
 
 Durability = Literal["memory", "local", "committed"]
+DURABILITIES: tuple[Durability, ...] = get_args(Durability)  # each loses less than those before
 Compression = Literal["none", "zstd"]
 Start = Literal["earliest", "latest"]
 Form = Literal["queue", "pubsub", "log", "notification"]
@@ -43,6 +44,11 @@ class Capabilities(msgspec.Struct, frozen=True):
     def of(self, form: Form) -> Capabilities:
         """What is kept in this form."""
         return msgspec.structs.replace(self, **self.differing.get(form, {}))
+
+    @property
+    def most_durable(self) -> Durability:
+        """The durability that loses least, of those that are kept."""
+        return max(self.durability, key=DURABILITIES.index)
 
 
 class TopicSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -34,6 +34,10 @@ def relay(
     topic: Annotated[
         list[str] | None, typer.Option("--topic", metavar="FROM=TO", help="Publish rows of FROM to topic TO.")
     ] = None,
+    durability: Annotated[
+        Literal["memory", "local", "committed"] | None,
+        typer.Option("--durability", help="Where a row must be before it is removed; unless stated, the log's utmost."),
+    ] = None,
     name: Annotated[str | None, typer.Option("--name", help="This relay's name, for people.")] = None,
     engine: EngineOption = None,
     store: StoreOption = None,
@@ -54,6 +58,7 @@ def relay(
         most_s=most,
         lease_s=lease,
         topics=dict(map(_mapping, topic or ())),
+        durability=durability,
     )
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     to, of = engine_address(engine), store_address(store)

@@ -12,7 +12,7 @@ import secrets
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,14 +28,14 @@ from settled.drills.report import Report, Row
 from settled.drills.server import Server
 from settled.drills.world import QUICK, World
 
-NAMED_COUNTS = {"stall": 200, "rolling-deploy": 60, "poison-burst": 40, "hot-key": 60, "slow-store": 40}
-NAMED_COUNTS |= {"store-restart": 40, "clock-jump": 60, "disk-full": 40}
-NAMED_COUNTS |= {"relay": 300, "external-call": 300}
-DEATHS = 2000  # over all windows, for each store
+WINDOWS = campaign_kafka.WINDOWS  # as --drill: deaths in all windows
+COUNTS = {WINDOWS: 2000}  # deaths over all windows, and faults of each drill by name; for each store
+COUNTS |= {"stall": 200, "rolling-deploy": 60, "poison-burst": 40, "hot-key": 60, "slow-store": 40}
+COUNTS |= {"store-restart": 40, "clock-jump": 60, "disk-full": 40}
+COUNTS |= {"relay": 300, "external-call": 300}
 SERVER_COUNTS = {"backends": 500, "restarts": 20, "cuts": 200}
 SMALL = 20  # a run without --full does a twentieth
 AT_ONCE = 6
-WINDOWS = campaign_kafka.WINDOWS  # as --drill: deaths in all windows
 RELAYS_AT_ONCE = 3  # a relay has several connections, and a server has a hundred
 
 
@@ -54,29 +54,44 @@ class Line(msgspec.Struct, frozen=True):
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m settled.drills.campaign", description="Drill both stores.")
     parser.add_argument("--full", action="store_true", help="thousands of deaths; else a twentieth of it")
+    parser.add_argument("--kills", type=int, metavar="N", help="so many faults in each line of the table")
     parser.add_argument("--seed", type=int, help="repeat the plan of an earlier run")
-    own = "kafka: three brokers of its own; rabbitmq: nodes of its own"
-    parser.add_argument("--engine", choices=("sqlite", "kafka", "rabbitmq"), default="sqlite", help=own)
-    forms = "of the topics; queue: on the embedded engine and RabbitMQ, pubsub: on RabbitMQ"
+    brokers = "kafka: three brokers of its own; rabbitmq: nodes of its own"
+    parser.add_argument("--engine", choices=("sqlite", "kafka", "rabbitmq"), default="sqlite", help=brokers)
+    forms = "of the topics; log: everywhere, queue: on the embedded engine and RabbitMQ, pubsub: on RabbitMQ"
     parser.add_argument("--form", choices=("log", "queue", "pubsub"), help=forms)
     parser.add_argument("--store", choices=("sqlite", "postgresql", "both"), default="both")
     parser.add_argument("--postgres", default="", metavar="URL", help="a server on which databases may be made")
     named = "only this drill by name, or the windows; repeatable"
-    known = sorted({WINDOWS, *NAMED_COUNTS, *campaign_kafka.COUNTS, *campaign_rabbitmq.COUNTS})
+    known = sorted({*COUNTS, *campaign_kafka.COUNTS, *campaign_rabbitmq.COUNTS})
     parser.add_argument("--drill", action="append", choices=known, help=named)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all rows there")
     asked = parser.parse_args(arguments)
     seed = secrets.randbelow(2**31) if asked.seed is None else asked.seed
     lines: list[Line] = []
-    part, only = 1 if asked.full else SMALL, asked.drill or ()
+    if asked.kills is not None and asked.kills < 1:
+        parser.error(f"--kills {asked.kills}: give 1 or more")
+    form = asked.form or ("queue" if asked.engine == "rabbitmq" else "log")
+    if asked.engine == "kafka" and form != "log":
+        parser.error(f"--form {form}: on kafka there are logs")
+    whole = {
+        "sqlite": COUNTS | SERVER_COUNTS,
+        "kafka": campaign_kafka.COUNTS,
+        "rabbitmq": campaign_rabbitmq.counts_of(form),
+    }[asked.engine]
+    counts = {name: asked.kills or (count if asked.full else -(-count // SMALL)) for name, count in whole.items()}
+    only = asked.drill or ()
+    for name in only:
+        if name not in counts:
+            parser.error(
+                f"--drill {name}: not on {asked.engine} with form {form}; there are {', '.join(sorted(counts))}"
+            )
     if asked.engine == "kafka":
-        found = _reported(campaign_kafka.found(asked.store, asked.postgres, seed, part, only))
+        found = _reported(campaign_kafka.found(asked.store, asked.postgres, seed, counts, only))
     elif asked.engine == "rabbitmq":
-        if asked.form == "log":
-            parser.error("on RabbitMQ the campaign drills queue and pubsub")
-        found = _reported(campaign_rabbitmq.found(asked.form or "queue", asked.store, asked.postgres, seed, part, only))
+        found = _reported(campaign_rabbitmq.found(form, asked.store, asked.postgres, seed, counts, only))
     else:
-        found = _lines(asked.store, asked.postgres, seed, part, only, asked.form or "log")
+        found = _lines(asked.store, asked.postgres, seed, counts, only, form)
     for line in found:
         lines.append(line)
         print(f"{line.id:12} {line.what:38} {line.count:6} kills {line.seconds:7.1f} s {line.violations:3} violations")
@@ -92,19 +107,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if violations else 0
 
 
-def _lines(store: str, postgres: str, seed: int, part: int, only: Sequence[str], form: str) -> Iterator[Line]:
+def _lines(
+    store: str, postgres: str, seed: int, counts: Mapping[str, int], only: Sequence[str], form: str
+) -> Iterator[Line]:
     if store in ("sqlite", "both"):
-        yield from _drills("sqlite", "", seed, part, only, form)
+        yield from _drills("sqlite", "", seed, counts, only, form)
     if store in ("postgresql", "both"):
         with server.started(postgres) as found:
             with found.database() as url:
-                yield from _drills("postgresql", url, seed, part, only, form)
+                yield from _drills("postgresql", url, seed, counts, only, form)
             if only or form == "queue":
                 return
-            yield _of("pg-backends", "backends terminated", _faults(found, terminate_backends, seed, part, "backends"))
-            yield _of("pg-cuts", "commits cut before their answer", _faults(found, cut_commits, seed, part, "cuts"))
+            yield _of(
+                "pg-backends", "backends terminated", _faults(found, terminate_backends, seed, counts, "backends")
+            )
+            yield _of("pg-cuts", "commits cut before their answer", _faults(found, cut_commits, seed, counts, "cuts"))
             if found.can_stop:
-                restarted = _faults(found, restart_server, seed, part, "restarts")
+                restarted = _faults(found, restart_server, seed, counts, "restarts")
                 yield _of("pg-restarts", "server stopped (immediate), started", restarted)
 
 
@@ -113,19 +132,20 @@ def _reported(drilled: Iterator[tuple[str, str, Report]]) -> Iterator[Line]:
         yield _of(name, what, (found.seed, found.windows, found.seconds))
 
 
-def _drills(name: str, url: str, seed: int, part: int, only: Sequence[str], form: str) -> Iterator[Line]:
+def _drills(
+    name: str, url: str, seed: int, counts: Mapping[str, int], only: Sequence[str], form: str
+) -> Iterator[Line]:
     """All windows, then the drills by name; or only those named."""
     changes = {**QUICK, "transport": {"form": form}}
     if not only or WINDOWS in only:
         windows = reachable("effectively-once")
-        kills = max(1, -(-DEATHS // part // len(windows)))
+        kills = max(1, -(-counts[WINDOWS] // len(windows)))
         found = run(Drill(kills=kills, seed=seed, store=url, at_once=AT_ONCE, yes=True, changes=changes))
         yield _of(f"{name}-windows", f"{len(windows)} windows", (found.seed, found.windows, found.seconds))
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for drill in [name for name in only or NAMED_COUNTS if name != WINDOWS]:
-            count = NAMED_COUNTS[drill]
+        for drill in [name for name in only or COUNTS if name != WINDOWS]:
             at_once = RELAYS_AT_ONCE if drill == "relay" else AT_ONCE
-            share = max(2, -(-count // part // at_once))
+            share = max(2, -(-counts[drill] // at_once))
             shares = [
                 Drill(named=(drill,), kills=share, seed=seed + at, store=url, yes=True, changes=changes)
                 for at in range(at_once)
@@ -146,9 +166,11 @@ def _of(id: str, what: str, found: tuple[int, list[Row], float]) -> Line:
 Fault = Callable[[World, Server, str, int, random.Random], int]
 
 
-def _faults(found: Server, fault: Fault, seed: int, part: int, name: str) -> tuple[int, list[Row], float]:
+def _faults(
+    found: Server, fault: Fault, seed: int, counts: Mapping[str, int], name: str
+) -> tuple[int, list[Row], float]:
     began = time.monotonic()
-    times = max(2, SERVER_COUNTS[name] // part)
+    times = max(2, counts[name])
     chance = random.Random(f"{seed}:{name}")
     with tempfile.TemporaryDirectory(prefix="settled-campaign-") as folder, Crew() as crew, found.database() as url:
         with World(crew, Path(folder), store=url, changes=QUICK, prefix=f"{name}-{seed}-") as world:

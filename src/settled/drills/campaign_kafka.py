@@ -3,7 +3,7 @@ own serve all of it; what is done to brokers is done by one drill at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from settled.drills import kafka, server
 from settled.drills.drill import Drill, reachable, run
@@ -12,35 +12,37 @@ from settled.drills.on_kafka import ON_KAFKA
 from settled.drills.report import Report
 from settled.testing.kafka_cluster import Cluster, started
 
-DEATHS = 200  # over all windows, for each store
-COUNTS = {"leader-kill": 20, "broker-rolling-restart": 9, "lost-ack": 60, "rebalance-storm": 20, "partition-cut": 12}
+WINDOWS = "windows"
+COUNTS = {WINDOWS: 200}  # deaths over all windows, and faults of each drill by name; for each store
+COUNTS |= {"leader-kill": 20, "broker-rolling-restart": 9, "lost-ack": 60, "rebalance-storm": 20, "partition-cut": 12}
 COUNTS |= {"stall": 12, "rolling-deploy": 20}
 AT_ONCE = 4
 LEAST = 2
-WINDOWS = "windows"
 
 
-def found(store: str, postgres: str, seed: int, part: int, only: Sequence[str]) -> Iterator[tuple[str, str, Report]]:
-    """What was drilled, in words, and what came of it; a `part`-th of all. `only`: these drills by name."""
+def found(
+    store: str, postgres: str, seed: int, counts: Mapping[str, int], only: Sequence[str]
+) -> Iterator[tuple[str, str, Report]]:
+    """What was drilled, in words, and what came of it. `counts`: as COUNTS. `only`: these drills by name."""
     with started() as cluster:
         if store in ("sqlite", "both"):
-            yield from _drills("kafka-sqlite", cluster, "", seed, part, only)
+            yield from _drills("kafka-sqlite", cluster, "", seed, counts, only)
         if store in ("postgresql", "both"):
             with server.started(postgres) as own, own.database() as url:
-                yield from _drills("kafka-pg", cluster, url, seed, part, only)
+                yield from _drills("kafka-pg", cluster, url, seed, counts, only)
 
 
 def _drills(
-    name: str, cluster: Cluster, store: str, seed: int, part: int, only: Sequence[str]
+    name: str, cluster: Cluster, store: str, seed: int, counts: Mapping[str, int], only: Sequence[str]
 ) -> Iterator[tuple[str, str, Report]]:
     if not only or WINDOWS in only:
         windows = reachable("effectively-once", engine=KAFKA)
-        kills = max(1, -(-DEATHS // part // len(windows)))
+        kills = max(1, -(-counts[WINDOWS] // len(windows)))
         drill = Drill(kills=kills, seed=seed, store=store, engine=kafka.OWN, cluster=cluster, at_once=AT_ONCE, yes=True)
         yield name, f"{len(windows)} windows", run(drill)
-    for named in [name for name in only or COUNTS if name != WINDOWS]:
+    for named in [name for name in only or counts if name != WINDOWS]:
         if store and named in ON_KAFKA and not only:
             continue  # of the log alone: once is enough
-        times = max(LEAST, -(-COUNTS[named] // part))
+        times = max(LEAST, counts[named])
         drill = Drill(named=(named,), kills=times, seed=seed, store=store, engine=kafka.OWN, cluster=cluster, yes=True)
         yield name, named, run(drill)

@@ -245,10 +245,11 @@ def _require_brokers(drill: Drill) -> None:
             )
 
 
-def reachable(mode: str, *, outside: bool = True, engine: str = EMBEDDED) -> list[str]:
-    """The windows that a process comes by under a delivery mode, and `random`; `outside`: it makes calls outside."""
+def reachable(mode: str, *, outside: bool = True, engine: str = EMBEDDED, form: str = "") -> list[str]:
+    """The windows that a process comes by under a delivery mode, and `random`; `outside`: it makes calls outside.
+    `form` leaves out those that only other forms have."""
     place = {"at-most-once": "most", "at-least-once": "least", "effectively-once": "effectively"}[mode]
-    there = [window for window in WINDOWS if window.name not in elsewhere(engine)]
+    there = [window for window in WINDOWS if window.name not in elsewhere(engine, form)]
     names = [window.name for window in there if getattr(window, place).lost != "not reached"]
     names = [name for name in names if outside or JOURNEY[name] != "external"]
     return [*names, RANDOM]

@@ -24,7 +24,8 @@ FRAME_S = 15.0  # within which a frame comes, and within which all goes on after
 def frame_cut(world: World, times: int, chance: random.Random) -> tuple[int, str]:
     """Connections of a producer and of a worker are cut at each of their first frames, before it or within it."""
     assert world.nodes is not None, "see require_nodes"
-    world.order = NONE  # what has no confirm is there twice
+    if not world.readable:
+        world.order = NONE  # what has no confirm is there twice
     target = HOST, next(iter(world.nodes.ports.values()))
     done = unreached = 0
     with framed(target, chance) as to_producer, framed(target, chance) as to_worker:

@@ -57,9 +57,11 @@ def with_lease(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def queue_of(contract: Contract) -> str:
-    """Where the group's messages are."""
+    """Where the group's messages are; of a log, those of partition 0."""
+    from settled.engines.rabbitmq.facts import stream_of
+
     topic, group = contract.transport.topic, contract.delivery.group
-    return f"{topic}:{group}" if contract.transport.form == "pubsub" else topic
+    return {"pubsub": f"{topic}:{group}", "log": stream_of(topic, 0)}.get(contract.transport.form, topic)
 
 
 def held(engine: str, queue: str) -> tuple[int, int]:
@@ -79,12 +81,24 @@ def leader(nodes: Nodes, queue: str) -> int:
 
 def forget(engine: str, contract: Contract) -> None:
     """Remove what a drill that is over has made. What cannot be removed stays."""
-    topic, queue = contract.transport.topic, queue_of(contract)
+    topic, form, queue = contract.transport.topic, contract.transport.form, queue_of(contract)
+    names = _streams(contract) if form == "log" else [queue, f"{queue}:dead"]
     with contextlib.suppress(SettledError), _channel(engine) as channel:
-        for name in (queue, f"{queue}:dead"):
+        for name in names:
             channel.queue_delete(name)
-        if queue != topic:
+        if form == "pubsub":
             channel.exchange_delete(topic)
+
+
+def _streams(contract: Contract) -> list[str]:
+    """What a log consists of; its facts go first, then it is not there any more."""
+    from settled.engines.rabbitmq.board import board_of
+    from settled.engines.rabbitmq.facts import stream_of
+    from settled.engines.rabbitmq.topology import facts_of
+
+    topic = contract.transport.topic
+    partitions = [stream_of(topic, number) for number in range(contract.transport.partitions)]
+    return [facts_of(topic), *partitions, board_of(topic, contract.delivery.group)]
 
 
 @contextmanager

@@ -32,7 +32,6 @@ from settled.events import Event as Signal
 from settled.events import PartitionChanged, Settled
 from settled.operations.progress import is_drained
 from settled.outbox.policy import RelayPolicy
-from settled.outbox.relay import Relay
 from settled.record import Message, Record
 from settled.signals import on_signals
 from settled.store import Store, Tx
@@ -281,7 +280,7 @@ def relay(order: Order) -> None:
         windows.install(Deathly(order.death, writer))
     app = opened(order)
     with app:
-        relay = Relay(app.store, app.engine, RELAY, events=app.events)
+        relay = app.relay(RELAY)
         with on_signals(relay.stop):
             relay.run(drain=order.drained)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from settled.engine import Durability
 from settled.errors import ContractError
 
 
@@ -20,6 +21,7 @@ class RelayPolicy(msgspec.Struct, frozen=True, kw_only=True):
     lease_s          how long others wait for this relay's sign of life
     poll_s           how often it looks by itself when nothing wakes it
     topics           topic of a row -> topic to publish to, where they differ
+    durability       where a row must be before it is removed; none: the engine's most durable
     """
 
     rate: float | None = None
@@ -32,6 +34,7 @@ class RelayPolicy(msgspec.Struct, frozen=True, kw_only=True):
     lease_s: float = 10.0
     poll_s: float = 1.0
     topics: Mapping[str, str] = {}
+    durability: Durability | None = None
 
 
 def check(policy: RelayPolicy) -> None:

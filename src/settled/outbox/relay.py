@@ -315,7 +315,7 @@ class Relay:
             room = max(policy.bytes, 2 * self._engine.capabilities.max_message_bytes)
             self._producer = self._engine.producer(
                 ProducerSpec(
-                    durability="committed" if "committed" in self._engine.capabilities.durability else "local",
+                    durability=policy.durability or self._engine.capabilities.most_durable,
                     batch_records=2 * policy.batch,
                     batch_bytes=room,
                     buffer_bytes=4 * room,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from settled.contract.model import Contract
 from settled.contract.rules.rule import Told, rule
 from settled.contract.units import show_size
-from settled.engine import Capabilities
+from settled.engine import DURABILITIES, Capabilities
 
 
 @rule("durability-not-kept", "error", "producer.durability", "The engine cannot keep the durability that is declared.")
 def _durability(contract: Contract, engine: Capabilities | None) -> Told:
     if engine is None or contract.producer.durability in engine.durability:
         return None
-    kept = [point for point in ("memory", "local", "committed") if point in engine.durability]
+    kept = [point for point in DURABILITIES if point in engine.durability]
     return (
         f"durability is {contract.producer.durability}, the engine keeps {', '.join(kept) or 'none'}",
         "declare one that it keeps, or run on an engine that keeps this one (committed needs replication)",
