@@ -5,14 +5,25 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from settled.drills.crew import Process
-from settled.drills.named import waited
+from settled.drills.history import Event
+from settled.drills.named import BUSY_S, waited
 from settled.drills.rounds import Round
 from settled.drills.world import World
 from settled.errors import Unavailable
 
 OWN_S = 30.0
+
+
+class Way(Protocol):
+    """The way to brokers: shut until `reopen`, or one on which all is held back until `release`."""
+
+    def shut(self) -> None: ...
+    def reopen(self) -> None: ...
+    def hold(self) -> None: ...
+    def release(self) -> None: ...
 
 
 @contextmanager
@@ -49,3 +60,28 @@ def look(world: World) -> None:
         return True
 
     waited(looked, OWN_S)
+
+
+def cut_off(world: World, times: int, way: Way, engine: str) -> str:
+    """A worker that finds the brokers at `engine`, by this way, is cut off beyond its lease, another takes over, then
+    the first is let back in. Returns a remark."""
+    for number in range(times):
+        cut = world.start(engine=engine, pause_s=BUSY_S)
+        waited(lambda cut=cut: world.owns(cut), OWN_S)  # type: ignore[misc]
+        world.publish(world.supply.take(60))
+        world.writer.write(Event(what="death", window="partition-cut", pid=cut.pid, note="cut off"))
+        if number % 2:
+            way.shut()
+        else:
+            way.hold()
+        successor = world.start()
+        waited(lambda successor=successor: world.owns(successor), OWN_S)  # type: ignore[misc]
+        waited(world.settled, OWN_S)
+        way.release()
+        way.reopen()
+        world.publish(world.supply.take(60))
+        waited(world.settled, OWN_S)
+        look(world)
+        require_alive(world, cut)
+        world.stop([cut, successor])
+    return "now packets vanish, now connections are refused"

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from settled.drills import kafka
-from settled.drills.disturbed import OWN_S, look, require_alive, working
+from settled.drills.disturbed import OWN_S, cut_off, look, working
 from settled.drills.history import Event
-from settled.drills.kafka_proxy import Proxies, proxied
+from settled.drills.kafka_proxy import proxied
 from settled.drills.named import BUSY_S, NamedDrill, waited
 from settled.drills.rounds import Round
 from settled.drills.world import World
@@ -104,31 +104,9 @@ def rebalance_storm(world: World, times: int, chance: random.Random) -> tuple[in
 def partition_cut(world: World, times: int, chance: random.Random) -> tuple[int, str]:
     """A worker is cut off from all brokers beyond its lease, another takes over, then the first is let back in."""
     with proxied(_cluster(world), chance) as proxies:
-        for number in range(times):
-            cut = world.start(engine=kafka.address(proxies.bootstrap), pause_s=BUSY_S)
-            waited(lambda cut=cut: world.owns(cut), OWN_S)  # type: ignore[misc]
-            world.publish(world.supply.take(60))
-            world.writer.write(Event(what="death", window="partition-cut", pid=cut.pid, note="cut off"))
-            _cut(proxies, silent=number % 2 == 0)
-            successor = world.start()
-            waited(lambda successor=successor: world.owns(successor), OWN_S)  # type: ignore[misc]
-            waited(world.settled, OWN_S)
-            proxies.release()
-            proxies.reopen()
-            world.publish(world.supply.take(60))
-            waited(world.settled, OWN_S)
-            look(world)
-            require_alive(world, cut)
-            world.stop([cut, successor])
+        note = cut_off(world, times, proxies, kafka.address(proxies.bootstrap))
     Round(world, "random", 0, chance).settle()
-    return times, "now packets vanish, now connections are refused"
-
-
-def _cut(proxies: Proxies, *, silent: bool) -> None:
-    if silent:
-        proxies.hold()
-    else:
-        proxies.shut()
+    return times, note
 
 
 def _load() -> int:

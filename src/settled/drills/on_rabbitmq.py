@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from settled.drills import history, rabbitmq
 from settled.drills.checker import NONE
 from settled.drills.crew import Process
-from settled.drills.disturbed import OWN_S, look, require_alive, working
+from settled.drills.disturbed import OWN_S, cut_off, look, require_alive, working
 from settled.drills.frame_cuts import frame_cut
 from settled.drills.history import Event
-from settled.drills.named import BUSY_S, NamedDrill, waited
+from settled.drills.named import NamedDrill, waited
 from settled.drills.proxy import Proxy
 from settled.drills.rounds import Round
 from settled.drills.world import World
@@ -33,8 +33,7 @@ SLOW_S = 0.7  # a handler of which a group takes longer
 
 
 def leader_kill(world: World, times: int, chance: random.Random) -> tuple[int, str]:
-    """The node that leads the queue, or the log's first partition, is killed (SIGKILL) under 300 records a second, and
-    comes back."""
+    """The node that leads the queue (of a log, partition 0) is killed under 300 records a second, and comes back."""
     nodes, queue = _nodes(world), rabbitmq.queue_of(world.contract)
     if not world.readable:
         world.order = NONE  # what has no confirm goes again after what was stored meanwhile
@@ -61,27 +60,9 @@ def leader_kill(world: World, times: int, chance: random.Random) -> tuple[int, s
 def partition_cut(world: World, times: int, chance: random.Random) -> tuple[int, str]:
     """A worker is cut off from the node beyond its lease, another takes over, then the first is let back in."""
     with _proxied(world, chance) as proxy:
-        for number in range(times):
-            cut = world.start(engine=_by_way_of(proxy), pause_s=BUSY_S)
-            waited(lambda cut=cut: world.owns(cut), OWN_S)  # type: ignore[misc]
-            world.publish(world.supply.take(60))
-            world.writer.write(Event(what="death", window="partition-cut", pid=cut.pid, note="cut off"))
-            if number % 2:
-                proxy.shut()
-            else:
-                proxy.hold()
-            successor = world.start()
-            waited(lambda successor=successor: world.owns(successor), OWN_S)  # type: ignore[misc]
-            waited(world.settled, OWN_S)
-            proxy.release()
-            proxy.reopen()
-            world.publish(world.supply.take(60))
-            waited(world.settled, OWN_S)
-            look(world)
-            require_alive(world, cut)
-            world.stop([cut, successor])
+        note = cut_off(world, times, proxy, _by_way_of(proxy))
     Round(world, "random", 0, chance).settle()
-    return times, "now packets vanish, now connections are refused"
+    return times, note
 
 
 def memory_alarm(world: World, times: int, chance: random.Random) -> tuple[int, str]:

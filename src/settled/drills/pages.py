@@ -62,11 +62,12 @@ def _on_kafka() -> Iterator[str]:
 def _on_rabbitmq() -> Iterator[str]:
     yield "## On RabbitMQ"
     yield ""
-    yield "`settled drill APP --engine rabbitmq://user:password@host:port` runs the same windows on a queue there, for"
-    yield "an application whose `transport.form` is `queue` or `pubsub`, but for these:"
+    yield "`settled drill APP --engine rabbitmq://user:password@host:port` runs the same windows there, but for these:"
     yield ""
     for name, why in rabbitmq.ELSEWHERE.items():
         yield f"- `{name}`: {why}."
+    yield ""
+    yield "With `transport.form: log` neither are those that only RabbitMQ has: they are of queues and subscriptions."
     yield ""
     yield "A queue cannot be read without claiming, so all that was sent is held against the effects; with"
     yield "`delivery.ordering: key` the effects of a key are held against the order in which they were sent. At the end"
@@ -78,8 +79,8 @@ def _on_rabbitmq() -> Iterator[str]:
     for name, drill in ON_RABBITMQ.items():
         yield f"- `{name}`: {_first_line(drill.__doc__)}"
     yield ""
-    yield "`python -m settled.drills.campaign --engine rabbitmq --form queue` (or `pubsub`) runs all of it, with"
-    yield "several slots that compete and with one that keeps the order."
+    yield "`python -m settled.drills.campaign --engine rabbitmq --form queue` (or `pubsub`, `log`) runs all of it, a"
+    yield "queue with several slots that compete and with one that keeps the order; `--kills N` says how often."
 
 
 def _summary() -> Iterator[str]:
