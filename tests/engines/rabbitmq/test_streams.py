@@ -330,17 +330,18 @@ def test_workers_that_are_killed_lose_nothing_and_double_nothing(yard: Yard) -> 
     """The main job: effects in SQLite, one process after the other dies right after a commit, and by SIGKILL."""
     ids = [f"e{n}" for n in range(2000)]
     yard.publish(ids)
+    patient = {"attempts": {"worker-lost": 1000}}  # these deaths are nobody's fault
     for _ in range(3):
-        with yard.process("dies_committed") as process:
+        with yard.process("dies_committed", poison=patient) as process:
             assert process.wait(60.0) == 137
     assert 0 < len(yard.ids()) < 2000
     for _ in range(2):
         known = len(yard.ids())
-        with yard.process("plain") as process:
+        with yard.process("plain", poison=patient) as process:
             until(lambda: len(yard.ids()) > known, 60.0)  # noqa: B023
             process.send_signal(signal.SIGKILL)
             process.wait(30.0)
-    app = yard.app()
+    app = yard.app(poison=patient)
     app.run(drain=True)
     found = yard.ids()
     assert (len(found), len(set(found))) == (2000, 2000)

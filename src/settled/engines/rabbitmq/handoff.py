@@ -31,6 +31,7 @@ class Slot:
     """A slot from its lock to its loss or release; another object after that. Under the hand-off's lock.
 
     next        the number of the next claim
+    held        the owner wants nothing of it for now
     waiting     claims that the owner has not fetched
     unended     claims that are not acknowledged, numbers rising
     average     expanded bytes of a message, as far as seen
@@ -41,7 +42,7 @@ class Slot:
         self.next = -1  # not started
         self.began = 0
         self.frontier = 0
-        self.paused = False
+        self.held = False
         self.waiting: deque[Claim] = deque()
         self.waiting_bytes = 0
         self.unended: deque[Claim] = deque()
@@ -50,6 +51,10 @@ class Slot:
     @property
     def place(self) -> Partition:
         return self.topic, self.number
+
+    @property
+    def paused(self) -> bool:
+        return self.held
 
     def start(self, offset: int) -> None:
         self.next = max(offset, self.epoch << EPOCH_BITS)
@@ -102,6 +107,7 @@ class Held(Protocol):
 
     topic: str
     number: int
+    held: bool
     waiting: deque[Any]
 
     @property

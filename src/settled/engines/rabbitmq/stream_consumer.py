@@ -1,5 +1,5 @@
-"""One member of a group on logs, as its owner sees it: news of partitions first, then records. The connection's thread
-works beside it (`membership`, `fetch`).
+"""A member of a group on logs: news of partitions first, then records. The connection's thread works beside it
+(`membership`, `fetch`).
 
 Losing the connection loses all partitions, whatever the broker has noticed: nothing of the old ones is acknowledged or
 noted any more, and the member joins again.
@@ -8,35 +8,30 @@ noted any more, and the member joins again.
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import threading
 import time
-import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from pika.adapters.select_connection import SelectConnection
 
-from settled.engine import ConsumerGroup, Delivery, Partition
+from settled.engine import ConsumerGroup, Fetched, Partition
 from settled.engines.rabbitmq import faults
-from settled.engines.rabbitmq.connection import Link
 from settled.engines.rabbitmq.facts import Facts
-from settled.engines.rabbitmq.handoff import HandOff
 from settled.engines.rabbitmq.lane import Lane
+from settled.engines.rabbitmq.member import Member, gone
 from settled.engines.rabbitmq.membership import Membership
 from settled.engines.rabbitmq.settings import Settings
-from settled.errors import ContractError, Fenced, HistoryLost, SettledError, Unavailable
+from settled.errors import HistoryLost, SettledError, Unavailable
 
 log = logging.getLogger("settled.engines.rabbitmq")
 
-LOOK_S = 1.0  # the longest wait without a look around
 LAGS_S = 30.0  # so long a node's copy may be behind before it is taken for all there is
 PASSED_S = 3.0  # after a refusal, by when it has passed
 ANSWER_S = 10.0  # the broker's time to answer the owner
 
 
-class StreamConsumer:
-    """One thread owns it; only `wakeup` may be called from others."""
+class StreamConsumer(Member[Lane]):
+    """See `member`."""
 
     def __init__(
         self,
@@ -46,11 +41,8 @@ class StreamConsumer:
         closed: Callable[[StreamConsumer], None],
     ) -> None:
         """`closed` is called at the end."""
-        self.member = group.member or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
-        self.group = group.group
-        self._settings, self._on_close = settings, closed
-        heartbeat_s = max(1, int(group.lease_s / 2))
-        self._hand: HandOff[Lane] = HandOff(max(group.lease_s, 2 * heartbeat_s))
+        super().__init__(group, settings, lambda: closed(self))
+        self._settings = settings
         self._memberships = {
             topic: Membership(
                 topic,
@@ -65,46 +57,22 @@ class StreamConsumer:
             )
             for topic, facts in topics.items()
         }
-        self._ended = False
         self._refused_at = 0.0  # when the broker last refused something, the connection being up; 0: it is not
-        self._link = Link(settings, self.member, self, heartbeat_s=heartbeat_s)
         self._link.start()
 
-    def poll(self, timeout: float, *, records: int, bytes: int) -> list[Delivery]:
-        hand = self._hand
-        deadline = time.monotonic() + timeout
-        with hand.lock:
-            while True:
-                self._require_open()
-                if hand.news:
-                    return list(hand.take_news())
-                if records > 0 and bytes > 0 and not hand.stale():
-                    found = hand.take(records, bytes)
-                    if found:
-                        self._link.call(self._taken)
-                        return list(found)
-                if hand.woken:
-                    hand.woken = False
-                    return []
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    break
-                hand.idle = True
-                hand.stir.wait(min(left, LOOK_S))
-                hand.idle = False
-            if hand.fault is not None and timeout > 0 and records > 0:
-                raise hand.fault
-            return []
+    def _took(self, found: list[Fetched]) -> None:
+        if found:
+            self._link.call(self._taken)
 
     def start(self, topic: str, partition: int, offset: int, *, witness: tuple[int, bytes] | None = None) -> None:
         with self._hand.lock:
-            lane = self._lane(topic, partition)
+            lane = self._own(topic, partition)
             beyond, looks = offset > lane.end, lane.looks
         if beyond:
             self._answered(lane, lambda then: self._memberships[topic].look(lane, then))
         with self._hand.lock:
-            if self._lane(topic, partition) is not lane:
-                raise _gone(topic, partition)
+            if self._own(topic, partition) is not lane:
+                raise gone(topic, partition)
             if offset > lane.end:
                 if lane.looks == looks:
                     raise Unavailable(f"{topic}/{partition} cannot be looked at now", hint="it is tried again")
@@ -118,19 +86,14 @@ class StreamConsumer:
         self._link.call(lambda: self._memberships[topic].open(lane))
 
     def release(self, topic: str, partition: int, *, clean: bool = True) -> None:
-        hand = self._hand
-        with hand.lock:
-            lane = hand.slots.get((topic, partition))
-            if lane is None or lane.place not in hand.told:
-                return
-            del hand.slots[lane.place]
-            hand.told.discard(lane.place)
-        self._link.call(lambda: self._memberships[topic].give_back(lane, clean=clean))
+        lane = self._give_up(topic, partition)
+        if lane is not None:
+            self._link.call(lambda: self._memberships[topic].give_back(lane, clean=clean))
 
     def raise_epoch(self, topic: str, partition: int, at_least: int) -> int:
         """Noted on the board when it returns."""
         with self._hand.lock:
-            lane = self._lane(topic, partition)
+            lane = self._own(topic, partition)
             lane.epoch = max(lane.epoch + 1, at_least)
             epoch = lane.epoch
         self._answered(lane, self._memberships[topic].say)
@@ -148,26 +111,9 @@ class StreamConsumer:
         for topic in moved:
             self._link.call(self._memberships[topic].moved)
 
-    def pause(self, partitions: Iterable[Partition]) -> None:
-        self._set_held(partitions, True)
-
-    def resume(self, partitions: Iterable[Partition]) -> None:
-        self._set_held(partitions, False)
-
-    def wakeup(self) -> None:
-        with self._hand.lock:
-            self._hand.woken = True
-            self._hand.stir.notify_all()
-
-    def close(self) -> None:
-        if self._ended:
-            return
-        self._ended = True
-        try:
-            self._link.call(self._leave)
-            self._link.close()
-        finally:
-            self._on_close(self)
+    def _leave(self) -> None:
+        for membership in self._memberships.values():
+            self._link.call(membership.leave)
 
     def _answered(self, lane: Lane, ask: Callable[[Callable[[], None]], None]) -> None:
         """Ask on the connection's thread and wait. Raises Unavailable; Fenced when the partition was lost meanwhile."""
@@ -177,19 +123,11 @@ class StreamConsumer:
         while not come.wait(0.05):
             with self._hand.lock:
                 if self._hand.slots.get(lane.place) is not lane:
-                    raise _gone(*lane.place)
+                    raise gone(*lane.place)
             if time.monotonic() > deadline:
                 raise Unavailable(
                     f"{lane.topic}/{lane.number}: the broker does not answer", hint="it is safe to try again"
                 )
-
-    def _lane(self, topic: str, partition: int) -> Lane:
-        """With the lock."""
-        self._require_open()
-        lane = self._hand.slots.get((topic, partition))
-        if lane is None or lane.place not in self._hand.told:
-            raise _gone(topic, partition)
-        return lane
 
     def _require_caught_up(self, lane: Lane) -> None:
         """Raises Unavailable while the copy that this node has of the stream may lag behind the others."""
@@ -201,22 +139,10 @@ class StreamConsumer:
                 hint="the node's copy may be catching up: it is looked at again",
             )
 
-    def _set_held(self, partitions: Iterable[Partition], held: bool) -> None:
-        with self._hand.lock:
-            for place in partitions:
-                lane = self._hand.slots.get(place)
-                if lane is not None:
-                    lane.held = held
-
-    def _require_open(self) -> None:
-        if self._ended:
-            raise ContractError("this consumer is closed", hint="join again with engine.consumer(...)")
-
     # The connection's thread.
 
     def up(self, connection: SelectConnection) -> None:
-        with self._hand.lock:
-            self._hand.fault = None
+        super().up(connection)
         self._refused_at = time.monotonic()
         for membership in self._memberships.values():
             membership.up(connection)
@@ -225,12 +151,10 @@ class StreamConsumer:
         self._refused_at = 0.0
         for membership in self._memberships.values():
             membership.down()
-        with self._hand.lock:
-            self._hand.fault = Unavailable(f"not consuming: {error.message}", hint=error.hint)
-            self._hand.stir.notify_all()
+        super().down(error)
 
     def tick(self) -> None:
-        self._hand.beat()
+        super().tick()
         now = time.monotonic()
         if self._refused_at and now - self._refused_at > PASSED_S:  # what stays is refused again each second
             with self._hand.lock:
@@ -241,10 +165,6 @@ class StreamConsumer:
     def _taken(self) -> None:
         for membership in self._memberships.values():
             membership.taken()
-
-    def _leave(self) -> None:
-        for membership in self._memberships.values():
-            membership.leave()
 
     def _trouble(self, error: BaseException, what: str) -> None:
         if faults.code_of(error) == faults.PRECONDITION_FAILED:
@@ -260,7 +180,3 @@ class StreamConsumer:
         with self._hand.lock:
             self._hand.fault = Unavailable(str(found), hint="it is tried again")
             self._hand.stir.notify_all()
-
-
-def _gone(topic: str, partition: int) -> Fenced:
-    return Fenced(f"{topic}/{partition} is no longer this member's", hint="stop working on it")
