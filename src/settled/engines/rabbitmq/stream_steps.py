@@ -1,8 +1,9 @@
 """What is asked of a stream, as steps: on a connection that waits (`streams`) and on one that never does (`looking`).
 
-AMQP tells neither where a stream begins nor where it ends: both are seen from what a new consumer is handed. The broker
-hands out in the channel's own process, before it answers what comes after, so that a question and its answer (a turn)
-show that nothing more was there. What it hands out are whole chunks, as producers' messages were written together.
+AMQP tells neither where a stream begins nor where it ends: both are seen from what a new consumer is handed. Once the
+channel has heard of the stream (`_begin`) the broker hands out in the channel's own process, before it answers what
+comes after, so that a question and its answer (a turn) show that nothing more was there. What it hands out are whole
+chunks, as producers' messages were written together.
 """
 
 from __future__ import annotations
@@ -72,8 +73,7 @@ class Came:
 def bounds(came: Came) -> Steps[tuple[int, int]]:
     """The first offset that is held, and the one behind the last; 0, 0 of an empty stream."""
     yield Consume("first", "first", 1)
-    yield Consume("last", "last", AHEAD)
-    yield from _arrival(came, "first")
+    yield from _begin(came, Consume("last", "last", AHEAD))
     first = came.entries["first"]
     if not first:
         return 0, 0
@@ -87,8 +87,7 @@ def bounds(came: Came) -> Steps[tuple[int, int]]:
 def entries(came: Came, place: Place, count: int) -> Steps[list[Entry]]:
     """Up to so many messages from `place` on."""
     found = came.entries["read"]
-    yield Consume("read", place, min(count, AHEAD))
-    yield from _arrival(came, "read")
+    yield from _begin(came, Consume("read", place, min(count, AHEAD)))
     known = 0
     while known < len(found) < count:
         known = len(found)
@@ -101,8 +100,8 @@ def first_since(came: Came, us: int) -> Steps[int | None]:
     """The offset of the first message that was accepted at or after `us`; none: there is none. Chunks carry the
     broker's time, asked in whole seconds, messages their producer's: both must be reached."""
     found = came.entries["since"]
-    yield Consume("since", datetime.fromtimestamp(min(max(us // 1_000_000, 0), LATEST_S), UTC), AHEAD)
-    yield from _arrival(came, "since")
+    moment = datetime.fromtimestamp(min(max(us // 1_000_000, 0), LATEST_S), UTC)
+    yield from _begin(came, Consume("since", moment, AHEAD))
     while found:
         for entry in found:
             stamp = stamped_us(entry.properties)
@@ -114,10 +113,14 @@ def first_since(came: Came, us: int) -> Steps[int | None]:
     return None
 
 
-def _arrival(came: Came, name: str) -> Steps[None]:
+def _begin(came: Came, asked: Consume) -> Steps[None]:
+    """Be handed what is there. The stream's process tells the channel of it as soon as it hears of the consumer; that
+    it answered for another one after it shows that it has told, however late it is."""
+    yield asked
+    yield Consume(f"behind {asked.name}", "next", 1)
     for _ in range(TURNS):
         yield Turn()
-        if came.entries[name]:
+        if came.entries[asked.name]:
             return
 
 
@@ -126,8 +129,7 @@ def _near_the_end(came: Came) -> Steps[str]:
     now = datetime.now(UTC).timestamp()
     for doubling in range(DOUBLINGS):
         name = f"back-{doubling}"
-        yield Consume(name, datetime.fromtimestamp(max(0, int(now - 2**doubling)), UTC), AHEAD)
-        yield from _arrival(came, name)
+        yield from _begin(came, Consume(name, datetime.fromtimestamp(max(0, int(now - 2**doubling)), UTC), AHEAD))
         if came.entries[name]:
             return name
     return "first"
