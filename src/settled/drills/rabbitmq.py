@@ -13,7 +13,7 @@ from settled import connect
 from settled.contract.model import Contract
 from settled.contract.units import duration
 from settled.errors import SettledError, Unsupported
-from settled.testing.rabbitmq_keeper import server
+from settled.testing.rabbitmq_keeper import installed
 from settled.testing.rabbitmq_nodes import Nodes, started
 
 OWN = "rabbitmq-test:"  # as an engine's address: nodes of the drill's own
@@ -43,7 +43,7 @@ def opened(engine: str, nodes: Nodes | None, count: int = 1) -> Iterator[tuple[s
         yield nodes.url, nodes
     else:
         connect.require_engine("rabbitmq://localhost")
-        if server() is None:
+        if installed() is None:
             raise Unsupported("there is no RabbitMQ to drill", field="engine", hint="install rabbitmq-server")
         with started(count) as own:
             yield own.url, own

@@ -14,9 +14,7 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -26,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from settled.errors import Refused, Unavailable
+from settled.testing import keeper
 from settled.testing.kafka_jars import formatted, locked
 from settled.testing.kafka_settings import (
     BROKERS,
@@ -36,10 +35,9 @@ from settled.testing.kafka_settings import (
     free_ports,
     properties,
 )
+from settled.testing.keeper import ANSWER_S, PATIENCE_S, User
 
 READY_S = 90.0
-ANSWER_S = 30.0
-PATIENCE_S = 5.0  # how long the keeper waits for a next user
 
 
 class Cluster:
@@ -52,17 +50,12 @@ class Cluster:
 
     def __init__(self, folder: Path, *, own: bool) -> None:
         self.own = own
-        self._folder = folder
-        self._lock = threading.Lock()
-        self._keeper = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._keeper.settimeout(ANSWER_S)
         try:
-            self._keeper.connect(str(folder / "socket"))
-            self.processes()  # an answer: it will not end while this one is connected
+            self._user = User(folder)
             told = json.loads((folder / "ports.json").read_text())
         except OSError as error:
-            self._keeper.close()
             raise Unavailable("the keeper of the test cluster has gone", hint="start another") from error
+        self._folder = folder
         self._ports = {int(broker): Ports(*ports) for broker, ports in told.items()}
         self.bootstrap = ",".join(f"{HOST}:{each.client}" for each in self._ports.values())
         self.proxied_bootstrap = ",".join(f"{HOST}:{each.proxy}" for each in self._ports.values())
@@ -83,7 +76,7 @@ class Cluster:
 
     def processes(self) -> dict[int, int]:
         """The process of each broker; 0 where it does not run."""
-        return self._ask(do="state")
+        return self._user.processes()
 
     def kill(self, broker: int) -> None:
         """End it as a crash would. Back when it has ended."""
@@ -104,7 +97,7 @@ class Cluster:
     def start(self, broker: int) -> None:
         """Start it again where it does not run; `wait_ready` waits for it."""
         self._harm()
-        self._ask(do="start", broker=broker)
+        self._user.start(broker)
 
     def leader(self, topic: str, partition: int) -> int:
         """The broker that leads the partition now; -1 while there is none."""
@@ -128,13 +121,13 @@ class Cluster:
 
     def close(self) -> None:
         """No longer use it. The keeper ends a cluster that nobody uses."""
-        self._keeper.close()
+        self._user.close()
 
     def _ready(self) -> bool:
         from confluent_kafka import KafkaException
 
         if not all(self.processes().values()):
-            raise Unavailable(f"a broker ended by itself: {self._printed()}", hint="look at what it printed")
+            raise Unavailable(f"a broker ended by itself: {self._user.printed()}", hint="look at what it printed")
         try:
             for own in self._ports.values():  # a new client asks the broker that it is given
                 told = _admin(f"{HOST}:{own.client}").list_topics(timeout=2.0)
@@ -149,7 +142,7 @@ class Cluster:
 
     def _signal(self, broker: int, number: signal.Signals) -> None:
         self._harm()
-        self._ask(do="signal", broker=broker, signal=int(number))
+        self._user.signal(broker, number)
 
     def _harm(self) -> None:
         if not self.own:
@@ -160,23 +153,8 @@ class Cluster:
         pause = threading.Event()
         while not reached():
             if time.monotonic() > end:
-                raise Unavailable(f"{failure} in {seconds:g} s: {self._printed()}", hint="look at what it printed")
+                raise Unavailable(f"{failure} in {seconds:g} s: {self._user.printed()}", hint="look at what it printed")
             pause.wait(0.05)
-
-    def _printed(self) -> str:
-        logs = sorted(self._folder.glob("broker-*.log"))
-        return "\n".join(f"{log.name}: {log.read_text(errors='replace')[-1500:]}" for log in logs)
-
-    def _ask(self, **asked: Any) -> dict[int, int]:
-        with self._lock:
-            self._keeper.sendall(json.dumps(asked).encode() + b"\n")
-            answer = b""
-            while not answer.endswith(b"\n"):
-                more = self._keeper.recv(4096)
-                if not more:
-                    raise ConnectionError("the keeper has gone")
-                answer += more
-        return {int(broker): int(process) for broker, process in json.loads(answer).items()}
 
 
 @contextmanager
@@ -184,7 +162,7 @@ def started() -> Iterator[Cluster]:
     """A cluster of one's own while the block runs, ready to be used. Raises Unsupported without Java or Maven."""
     with tempfile.TemporaryDirectory(prefix="settled-kafka-", ignore_cleanup_errors=True) as parent:
         folder = Path(parent) / "cluster"
-        keeper = _keep(folder, 0.0)
+        process = _keep(folder, 0.0)
         try:
             cluster = Cluster(folder, own=True)
             try:
@@ -193,8 +171,8 @@ def started() -> Iterator[Cluster]:
             finally:
                 cluster.close()
         finally:
-            keeper.terminate()
-            keeper.wait(ANSWER_S)
+            process.terminate()
+            process.wait(ANSWER_S)
 
 
 def shared() -> Cluster:
@@ -217,26 +195,7 @@ def shared() -> Cluster:
 def _keep(folder: Path, patience: float) -> subprocess.Popen[bytes]:
     """Start a keeper for a cluster in `folder`. Back when it listens."""
     formatted(properties(BROKERS[0], free_ports(), "{storage}"))  # what can be missing is missed here
-    folder.mkdir(parents=True)
-    log = folder.with_suffix(".log")
-    with log.open("wb") as file:
-        keeper = subprocess.Popen(
-            [sys.executable, "-m", "settled.testing.kafka_keeper", str(folder), str(patience)],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=file,
-        )
-    _KEEPERS.append(keeper)
-    end = time.monotonic() + READY_S
-    pause = threading.Event()
-    while not (folder / "socket").exists():
-        if keeper.poll() is not None or time.monotonic() > end:
-            raise Unavailable(f"the test cluster did not start: {log.read_text()[-2000:]}", hint="see the message")
-        pause.wait(0.05)
-    return keeper
-
-
-_KEEPERS: list[subprocess.Popen[bytes]] = []  # a keeper outlives who started it; it is not waited for
+    return keeper.keep("settled.testing.kafka_keeper", folder, patience, ready_s=READY_S)
 
 
 def _admin(bootstrap: str) -> Any:

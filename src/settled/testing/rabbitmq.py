@@ -19,13 +19,13 @@ import pytest
 
 from settled.errors import Unavailable
 from settled.testing.kafka_jars import locked
-from settled.testing.rabbitmq_keeper import HOST, server
+from settled.testing.keeper import PATIENCE_S
+from settled.testing.rabbitmq_keeper import HOST, installed
 from settled.testing.rabbitmq_nodes import Nodes, keep, started
 
 __all__ = ["HOST", "VARIABLE", "Nodes", "own_nodes", "shared", "unique", "url"]
 
 VARIABLE = "SETTLED_TEST_RABBITMQ"
-PATIENCE_S = 5.0  # how long the keeper waits for a next user
 
 
 def url() -> str:
@@ -70,7 +70,7 @@ def unique(name: str) -> str:
 
 
 def _require_package() -> None:
-    if server() is None:
+    if installed() is None:
         _absent("install rabbitmq-server")
 
 

@@ -1,34 +1,25 @@
 """The process that keeps RabbitMQ nodes for tests: `python -m settled.testing.rabbitmq_keeper FOLDER SECONDS NODES`.
-
-It starts the nodes (several form a cluster), does what its users ask, and ends the nodes and itself when nobody has
-used it for so many seconds. A user is who holds a connection to FOLDER/socket, so one that is killed is noticed too;
-nodes and their port mapper die with the keeper. Questions and answers are lines of JSON:
-{"do": "start" | "signal" | "state", "node": N, "signal": N}.
+Several form a cluster, and a user starts all but the first. See `keeper`; an end that a user asks for is waited for.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import random
-import selectors
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from settled.testing.keeper import Keeper, die_with_parent
+
 HOST = "127.0.0.1"
-STOP_S = 25.0
-FIRST_USER_S = 60.0
-DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 SCRIPTS = Path("/usr/lib/rabbitmq/lib")  # where Debian's package has them
 
 CONFIG = """\
@@ -44,36 +35,24 @@ ERLANG = (
 )
 
 
-def main() -> None:
-    folder, patience, nodes = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
-    keeper = Keeper(folder, nodes)
-    try:
-        keeper.begin()
-        keeper.serve(patience)
-    finally:
-        keeper.end()
-
-
-def server() -> Path | None:
+def installed() -> Path | None:
     """The script that starts a node, none where the package is not installed."""
     found = sorted(SCRIPTS.glob("rabbitmq_server-*/sbin/rabbitmq-server"))
     return found[-1] if found and shutil.which("epmd") else None
 
 
-class Keeper:
-    """One thread. Nodes are its children; their records and logs are in `folder`."""
+class Nodes(Keeper):
+    """Nodes, and the port mapper that they find one another by."""
+
+    stop_s = 25.0
+    first_s = 60.0
 
     def __init__(self, folder: Path, nodes: int) -> None:
-        self._folder = folder
+        super().__init__(folder)
         self._numbers = range(1, nodes + 1)
-        self._nodes: dict[int, subprocess.Popen[bytes]] = {}
-        self._selector = selectors.DefaultSelector()
-        self._users: dict[socket.socket, bytes] = {}
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._mapper: subprocess.Popen[bytes] | None = None
 
-    def begin(self) -> None:
-        """Lay out the folder, start all nodes, then listen."""
+    def prepare(self) -> None:
         free = _free_ports(1 + 2 * len(self._numbers))
         self._mapper_port = free.pop()
         self._ports = {number: (free.pop(), free.pop()) for number in self._numbers}
@@ -84,73 +63,34 @@ class Keeper:
         cookie.write_text(uuid.uuid4().hex)
         cookie.chmod(0o400)
         self._start_mapper()
-        self._start(1)  # the others join it: its user starts them, one after the other
+        self.start(1)  # the others join it: its user starts them, one after the other
         ports = {str(number): port for number, (port, _) in self._ports.items()}
         (self._folder / "ports.json").write_text(json.dumps(ports))
         tool = {"nodes": self._names, "environment": {"ERL_EPMD_PORT": str(self._mapper_port), "HOME": str(home)}}
         (self._folder / "tool.json").write_text(json.dumps(tool))
-        self._listener.bind(str(self._folder / "socket"))
-        self._listener.listen(64)
-        self._selector.register(self._listener, selectors.EVENT_READ)
 
-    def serve(self, patience: float) -> None:
-        """Until nobody has used it for `patience` seconds, or it is told to end."""
-        last = time.monotonic() + FIRST_USER_S
-        while self._users or time.monotonic() < last + patience:
-            for key, _ in self._selector.select(0.5):
-                if key.fileobj is self._listener:
-                    user, _ = self._listener.accept()
-                    self._users[user] = b""
-                    self._selector.register(user, selectors.EVENT_READ)
-                else:
-                    self._hear(key.fileobj)  # type: ignore[arg-type]  # only sockets are registered
-            for node in self._nodes.values():
-                node.poll()
-            last = time.monotonic() if self._users else min(last, time.monotonic())
+    def command(self, server: int) -> dict[str, Any]:
+        script = installed()
+        assert script is not None
+        home = self._folder / f"node-{server}"
+        home.mkdir(exist_ok=True)
+        (home / "plugins").write_text("[].\n")
+        (home / "rabbit.conf").write_text(CONFIG + self._cluster())
+        return {"args": [str(script), "-noinput"], "cwd": home, "env": self._environment(server, home)}
+
+    def log(self, server: int) -> Path:
+        return self._folder / f"node-{server}.log"
+
+    def signal(self, server: int, number: int) -> None:
+        super().signal(server, number)
+        if number in (signal.SIGKILL, signal.SIGTERM):
+            self._servers[server].wait(self.stop_s)
 
     def end(self) -> None:
-        """Nobody can come any more; end the nodes, remove the folder."""
-        with contextlib.suppress(OSError):
-            (self._folder / "socket").unlink(missing_ok=True)
-        self._listener.close()
-        children = [*self._nodes.values(), *([self._mapper] if self._mapper is not None else [])]
-        for child in children:
-            if child.poll() is None:
-                child.kill()
-        for child in children:
-            child.wait(STOP_S)
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _hear(self, user: socket.socket) -> None:
-        try:
-            data = user.recv(4096)
-        except OSError:
-            data = b""
-        if not data:
-            self._forget(user)
-            return
-        *lines, self._users[user] = (self._users[user] + data).split(b"\n")
-        try:
-            for line in lines:
-                user.sendall(json.dumps(self._do(json.loads(line))).encode() + b"\n")
-        except OSError:
-            self._forget(user)
-
-    def _forget(self, user: socket.socket) -> None:
-        self._selector.unregister(user)
-        user.close()
-        del self._users[user]
-
-    def _do(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """The process of each node, 0 for one that does not run, when what was asked is done; an end is waited for."""
-        if asked["do"] == "start":
-            self._start(asked["node"])
-        elif asked["do"] == "signal":
-            node = self._nodes[asked["node"]]
-            node.send_signal(asked["signal"])
-            if asked["signal"] in (signal.SIGKILL, signal.SIGTERM):
-                node.wait(STOP_S)
-        return {str(each): 0 if node.poll() is not None else node.pid for each, node in self._nodes.items()}
+        super().end()
+        if self._mapper is not None:
+            self._mapper.kill()
+            self._mapper.wait(self.stop_s)
 
     def _start_mapper(self) -> None:
         """Erlang's port mapper, on a port of its own: no node starts one that would outlive it."""
@@ -159,28 +99,8 @@ class Keeper:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            preexec_fn=_die_with_parent,
+            preexec_fn=die_with_parent,
         )
-
-    def _start(self, number: int) -> None:
-        if number in self._nodes and self._nodes[number].poll() is None:
-            return
-        script = server()
-        assert script is not None
-        home = self._folder / f"node-{number}"
-        home.mkdir(exist_ok=True)
-        (home / "plugins").write_text("[].\n")
-        (home / "rabbit.conf").write_text(CONFIG + self._cluster())
-        with (self._folder / f"node-{number}.log").open("ab") as log:
-            self._nodes[number] = subprocess.Popen(
-                [str(script), "-noinput"],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=home,
-                env=self._environment(number, home),
-                preexec_fn=_die_with_parent,
-            )
 
     def _environment(self, number: int, home: Path) -> dict[str, str]:
         port, distribution = self._ports[number]
@@ -224,14 +144,5 @@ def _free_ports(count: int) -> list[int]:
     return found
 
 
-def _die_with_parent() -> None:
-    """In the child: the system kills it when the keeper dies (Linux; elsewhere only a killed keeper leaves nodes)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
-
-
 if __name__ == "__main__":
-    os.setsid()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: sys.exit(0))
-    main()
+    Nodes(Path(sys.argv[1]), int(sys.argv[3])).run(float(sys.argv[2]))

@@ -8,22 +8,20 @@ import functools
 import json
 import os
 import signal
-import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from settled.errors import Unavailable
-from settled.testing.rabbitmq_keeper import HOST, server
+from settled.testing import keeper
+from settled.testing.keeper import ANSWER_S, User
+from settled.testing.rabbitmq_keeper import HOST, installed
 
 READY_S = 120.0
-ANSWER_S = 30.0
 
 
 class Nodes:
@@ -34,16 +32,10 @@ class Nodes:
     """
 
     def __init__(self, folder: Path) -> None:
+        """Raises OSError where there is no keeper."""
+        self._user = User(folder)
         self._folder = folder
-        self._lock = threading.Lock()
-        self._keeper = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._keeper.settimeout(ANSWER_S)
-        try:
-            self._keeper.connect(str(folder / "socket"))
-            told = json.loads((folder / "ports.json").read_text())
-        except BaseException:
-            self._keeper.close()
-            raise
+        told = json.loads((folder / "ports.json").read_text())
         self.ports: dict[int, int] = {int(number): port for number, port in told.items()}
         names = json.loads((folder / "tool.json").read_text())["nodes"]
         self.names: list[str] = [names[str(number)] for number in sorted(self.ports)]
@@ -54,12 +46,12 @@ class Nodes:
 
     def kill(self, node: int = 1) -> None:
         """SIGKILL; back when it is dead."""
-        self._ask(do="signal", node=node, signal=signal.SIGKILL)
+        self._user.signal(node, signal.SIGKILL)
 
     def stop(self, node: int = 1) -> None:
         """SIGTERM; back when it has ended in good order. A queue made in the seconds before a kill of the only node may
         not come back."""
-        self._ask(do="signal", node=node, signal=signal.SIGTERM)
+        self._user.signal(node, signal.SIGTERM)
 
     def remember(self) -> None:
         """Have each node write down which queues and streams it takes part in; a node does so some time after they are
@@ -71,7 +63,7 @@ class Nodes:
     def ctl(self, *words: str, node: int = 1) -> str:
         """Run rabbitmqctl on a node; what it prints."""
         tool = json.loads((self._folder / "tool.json").read_text())
-        script = server()
+        script = installed()
         assert script is not None
         found = subprocess.run(
             [str(script.with_name("rabbitmqctl")), "-n", tool["nodes"][str(node)], *words],
@@ -85,7 +77,7 @@ class Nodes:
         return found.stdout
 
     def start(self, node: int = 1) -> None:
-        self._ask(do="start", node=node)
+        self._user.start(node)
 
     def wait_ready(self) -> None:
         """Start what does not run, one after the other: each joins the first. Until all answer."""
@@ -107,30 +99,15 @@ class Nodes:
         return True
 
     def close(self) -> None:
-        self._keeper.close()
+        self._user.close()
 
     def _until(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + READY_S
         pause = threading.Event()
         while not condition():
-            if not any(self._ask(do="state").values()) or time.monotonic() > deadline:
-                raise Unavailable(f"the test nodes: not {what}; {self._printed()}", hint="look at what it printed")
+            if not any(self._user.processes().values()) or time.monotonic() > deadline:
+                raise Unavailable(f"the test nodes: not {what}; {self._user.printed()}", hint="look at what it printed")
             pause.wait(0.1)
-
-    def _printed(self) -> str:
-        logs = sorted(self._folder.glob("node-*.log"))
-        return "\n".join(f"{log.name}: {log.read_text(errors='replace')[-1500:]}" for log in logs)
-
-    def _ask(self, **asked: Any) -> dict[int, int]:
-        with self._lock:
-            self._keeper.sendall(json.dumps(asked).encode() + b"\n")
-            answer = b""
-            while not answer.endswith(b"\n"):
-                more = self._keeper.recv(4096)
-                if not more:
-                    raise ConnectionError("the keeper has gone")
-                answer += more
-        return {int(node): int(process) for node, process in json.loads(answer).items()}
 
 
 @contextmanager
@@ -138,7 +115,7 @@ def started(count: int = 1) -> Iterator[Nodes]:
     """Nodes that may be killed, several as one cluster, for as long as the block runs. The package must be there."""
     with tempfile.TemporaryDirectory(prefix="settled-rabbitmq-", ignore_cleanup_errors=True) as parent:
         folder = Path(parent) / "nodes"
-        keeper = keep(folder, 0.0, count)
+        process = keep(folder, 0.0, count)
         try:
             nodes = Nodes(folder)
             try:
@@ -147,29 +124,10 @@ def started(count: int = 1) -> Iterator[Nodes]:
             finally:
                 nodes.close()
         finally:
-            keeper.terminate()
-            keeper.wait(ANSWER_S)
+            process.terminate()
+            process.wait(ANSWER_S)
 
 
 def keep(folder: Path, patience: float, nodes: int) -> subprocess.Popen[bytes]:
     """Start a keeper for nodes in `folder`. Back when it listens."""
-    folder.mkdir(parents=True)
-    log = folder.with_suffix(".log")
-    with log.open("wb") as file:
-        keeper = subprocess.Popen(
-            [sys.executable, "-m", "settled.testing.rabbitmq_keeper", str(folder), str(patience), str(nodes)],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=file,
-        )
-    _KEEPERS.append(keeper)
-    end = time.monotonic() + READY_S
-    pause = threading.Event()
-    while not (folder / "socket").exists():
-        if keeper.poll() is not None or time.monotonic() > end:
-            raise Unavailable(f"the test nodes did not start: {log.read_text()[-2000:]}", hint="see the message")
-        pause.wait(0.05)
-    return keeper
-
-
-_KEEPERS: list[subprocess.Popen[bytes]] = []  # a keeper outlives who started it; it is not waited for
+    return keeper.keep("settled.testing.rabbitmq_keeper", folder, patience, str(nodes), ready_s=READY_S)
