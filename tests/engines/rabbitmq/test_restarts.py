@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,18 +26,6 @@ from settled.testing.rabbitmq import Nodes
 from waiting import until
 
 pytestmark = [pytest.mark.xdist_group("rabbitmq-nodes"), pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module")
-def node() -> Iterator[Nodes]:
-    with rabbitmq.own_nodes() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Nodes]:
-    with rabbitmq.own_nodes(3) as found:
-        yield found
 
 
 AGAIN_S = 10.0  # after its return, by when the broker's messages come again
@@ -121,8 +108,9 @@ def _says(yard: Yard) -> str:
     return f"{report.state}: {report.why}"
 
 
-def test_leaders_of_a_queue_die_under_load(cluster: Nodes, tmp_path: Path) -> None:
-    changes = changed("queue", "key")
+@pytest.mark.parametrize("form", ["queue", "log"])
+def test_leaders_die_under_load(form: str, cluster: Nodes, tmp_path: Path) -> None:
+    changes = changed(form, "key", 3)
     report = run(
         Drill(
             named=("leader-kill",),

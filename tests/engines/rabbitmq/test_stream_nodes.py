@@ -11,31 +11,11 @@ from yard import LOG, Yard, polled
 from settled.engine import ProducerSpec, TopicSpec
 from settled.engines.rabbitmq import RabbitEngine
 from settled.store import Selection
-from settled.testing import rabbitmq
 from settled.testing.engine_tools import DEADLINE_S, Member, message, names, topic_of
 from settled.testing.rabbitmq import Nodes
 from waiting import until
 
 pytestmark = [pytest.mark.xdist_group("rabbitmq-nodes"), pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module")
-def node() -> Iterator[Nodes]:
-    with rabbitmq.own_nodes() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def three() -> Iterator[Nodes]:
-    with rabbitmq.own_nodes(3) as found:
-        yield found
-
-
-@pytest.fixture
-def cluster(three: Nodes) -> Nodes:
-    """All three run, whatever was done to them before."""
-    three.wait_ready()
-    return three
 
 
 @pytest.fixture(autouse=True)
