@@ -8,7 +8,7 @@ import pytest
 
 from settled.contract.check import check
 from settled.contract.explain import TITLES, Fact
-from settled.contract.load import from_mapping
+from settled.contract.load import from_mapping, with_changes
 from settled.engine import Capabilities
 from settled.engines.kafka import KafkaEngine
 from settled.engines.rabbitmq import RabbitEngine
@@ -171,7 +171,7 @@ def test_a_log_is_not_explained_as_a_brokers_queue() -> None:
     assert "App.tail" not in told("readers", facts("rabbitmq", **log))
     assert "whole files" in told("life", facts("rabbitmq", **log))
     assert "does not wait" in told("offline", facts("rabbitmq", **log))
-    assert "copies have it" in told("losses", facts("rabbitmq", producer={"durability": "local"}, **log))
+    assert "a leader that dies" in told("losses", facts("rabbitmq", producer={"durability": "memory"}, **log))
     assert "a slot" not in told("order", facts("rabbitmq", **log))
 
 
@@ -179,7 +179,9 @@ def test_what_rabbitmq_keeps_depends_on_form_and_nodes() -> None:
     one, three = (RabbitEngine.capabilities_at(f"rabbitmq://{hosts}/") for hosts in ("a", "a,b,c"))
     log = from_mapping({"name": "x", "transport": {"form": "log"}})
     queue = from_mapping({"name": "x", "transport": {"form": "queue"}, "delivery": {"ordering": "none"}})
-    for contract, capabilities, kept in ((log, one, False), (log, three, True), (queue, one, True)):
+    quorum = with_changes(queue, {"producer": {"durability": "committed"}})
+    kinds = ((log, one, False), (log, three, False), (queue, one, True), (quorum, one, False), (quorum, three, True))
+    for contract, capabilities, kept in kinds:
         rules = {finding.rule for finding in check(contract, capabilities=capabilities)}
         assert ("durability-not-kept" not in rules) is kept
     assert not one.of("log").renumbers

@@ -33,7 +33,7 @@ SLOW_S = 0.7  # a handler of which a group takes longer
 
 
 def leader_kill(world: World, times: int, chance: random.Random) -> tuple[int, str]:
-    """The node that leads the queue (of a log, partition 0) is killed under 300 records a second, and comes back."""
+    """The node that leads the queue is killed (SIGKILL) under 300 records a second, and comes back."""
     nodes, queue = _nodes(world), rabbitmq.queue_of(world.contract)
     if not world.readable:
         world.order = NONE  # what has no confirm goes again after what was stored meanwhile

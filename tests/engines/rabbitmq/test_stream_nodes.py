@@ -50,32 +50,38 @@ def test_a_log_goes_on_where_it_was_after_its_node_was_killed(tmp_path: Path, no
 
 
 def test_a_log_outlives_a_node_of_its_cluster(tmp_path: Path, cluster: Nodes) -> None:
-    """Each node in turn dies under a producer that asks for a quorum, and under two workers."""
-    yard = Yard(tmp_path, cluster.url, sections={**LOG, "producer": {"durability": "committed"}})
+    """Each node in turn dies under a producer and two workers. What was stored before it died is there after it, and
+    all that is there is worked on; what the broker confirms while a leader is missing may not be (decision 040)."""
+    yard = Yard(tmp_path, cluster.url, sections=LOG)
     try:
         engine = RabbitEngine(cluster.url)
         apps = [yard.app(), yard.app()]
         assert apps[0].engine.topics([yard.topic])
         cluster.remember()
-        producer = engine.producer(ProducerSpec(durability="committed"))
-        ids: list[str] = []
+        producer = engine.producer(ProducerSpec(durability="memory"))
+        count = 0
 
-        def send(count: int) -> None:
+        def send() -> set[str]:
+            nonlocal count
             sent = []
-            for _ in range(count):
-                ids.append(f"e{len(ids)}")
-                sent.append(producer.send(message(len(ids) - 1, topic=yard.topic)))
-            for each in sent:
-                each.result(2 * DEADLINE_S)
+            for _ in range(100):
+                sent.append(producer.send(message(count, topic=yard.topic)))
+                count += 1
+            return {each.result(2 * DEADLINE_S).id for each in sent}
+
+        def stored() -> set[str]:
+            parts = engine.topics([yard.topic])[0].partitions
+            return {one.id for part in parts for one in engine.read(yard.topic, part.partition, 0, records=10_000)}
 
         with yard.working(apps[0]), yard.working(apps[1]):
             for number in cluster.ports:
-                send(100)
+                before = send()
                 cluster.kill(number)
-                send(100)
+                send()
                 cluster.wait_ready()
-            until(lambda: len(yard.ids()) >= len(ids), 90.0)
-        assert sorted(yard.ids()) == sorted(ids)
+                until(lambda: before <= stored(), 60.0)  # noqa: B023
+            until(lambda: len(yard.ids()) >= len(stored()), 90.0)
+        assert sorted(yard.ids()) == sorted(stored())
         producer.close()
         engine.close()
     finally:

@@ -81,14 +81,13 @@ def losses(on: Ground) -> Facts:
 def _accepted(on: Ground) -> Fact:
     match on.contract.producer.durability:
         case "memory":
-            told = "accepted records, by a power cut" + (" or a leader that dies" if on.engine == "kafka" else "")
+            leads = on.engine == "kafka" or (on.engine == "rabbitmq" and on.log)
+            told = "accepted records, by a power cut" + (" or a leader that dies" if leads else "")
             return Fact("losses", told, "durability memory: nothing waits for a disk or a replica")
         case "local":
             by = {
                 "kafka": "durability local: two replicas at least have it, or the one broker synced it to disk",
-                "rabbitmq": "durability local: most of the stream's copies have it, synced or not"
-                if on.log
-                else "durability local: the queue's quorum confirmed it",
+                "rabbitmq": "durability local: the queue's quorum confirmed it",
             }.get(on.engine, "durability local: synced before publish returns")
             return Fact("losses", "no accepted record, by a crash or a power cut of one machine", by)
         case _:

@@ -1,7 +1,7 @@
 """What a confirm means, by the form of the topic and by how many nodes the URL names.
 
-A quorum queue is synced to the disks of a majority before it confirms; a stream is not: only copies on other nodes make
-its records outlive a power cut. AMQP does not tell how many there are.
+A quorum queue is synced to the disks of a majority before it confirms. A stream is not, and copies do not make up for
+it: while a stream looks for another leader the broker confirms messages that it stores nowhere (decision 040).
 """
 
 from __future__ import annotations
@@ -18,21 +18,19 @@ ALL: frozenset[Durability] = frozenset({"memory", "local", "committed"})
 
 
 def kept(told: Capabilities, settings: Settings) -> Capabilities:
-    """`told`, as one node has it; with three or more a quorum confirms, and streams have copies."""
-    if len(settings.addresses) < QUORUM:
-        return told
-    differing = {form: {**fields, "durability": ALL} for form, fields in told.differing.items()}
-    return msgspec.structs.replace(told, durability=ALL, differing=differing)
+    """`told`, as one node has it; with three or more a quorum confirms what goes to queues."""
+    return told if len(settings.addresses) < QUORUM else msgspec.structs.replace(told, durability=ALL)
 
 
 def require_synced(durability: Durability, kept: frozenset[Durability], topic: str) -> None:
-    """Raises Unsupported for a durability of a log that one node cannot keep."""
+    """Raises Unsupported for a durability that a log does not keep."""
     if durability not in kept:
         raise Unsupported(
-            f"durability `{durability}` of topic {topic!r}: a stream confirms before it is synced to disk",
+            f"durability `{durability}` of topic {topic!r}: a stream confirms what is not synced to disk, and what is "
+            "sent to a leader that died",
             field="durability",
             value=durability,
-            hint=f"ask for `memory`, use a queue, or name {QUORUM} nodes of a cluster: then copies make up for it",
+            hint="ask for `memory`, use a queue, or keep the log on the embedded engine or on Kafka",
         )
 
 
@@ -47,7 +45,7 @@ def require_cluster(durability: Durability, topology: Topology) -> None:
             field="durability",
             value=durability,
             hint="name all nodes in the URL, and the cluster (rabbitmqctl set_cluster_name); or ask for `local`, which "
-            "queues keep on the disks of the nodes that there are, and logs as `memory`",
+            "queues keep on the disks of the nodes that there are",
         )
 
 

@@ -305,8 +305,6 @@ class RabbitEngine:
 
     def _log_route(self, topic: str, durability: Durability) -> Route:
         require_synced(durability, self.capabilities.of("log").durability, topic)
-        if durability == "local":
-            require_cluster(durability, self._topology)
         known = self._streams.known(topic)
         if known is None:
             raise faults.absent(topic)
