@@ -83,9 +83,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     only = asked.drill or ()
     for name in only:
         if name not in counts:
-            parser.error(
-                f"--drill {name}: not on {asked.engine} with form {form}; there are {', '.join(sorted(counts))}"
-            )
+            why = campaign_rabbitmq.NOT_OF_LOGS.get(name, "") if (asked.engine, form) == ("rabbitmq", "log") else ""
+            there = ", ".join(sorted(counts))
+            parser.error(f"--drill {name}: not on {asked.engine} with form {form}; {why or f'there are {there}'}")
     if asked.engine == "kafka":
         found = _reported(campaign_kafka.found(asked.store, asked.postgres, seed, counts, only))
     elif asked.engine == "rabbitmq":
