@@ -43,9 +43,11 @@ _GRACE_S = 0.5  # units of older epochs may end by themselves before they are en
 _REPORT_S = 0.05
 # No user's code runs in the outbox's transactions. Its table is empty or full within a second, so no statistics hold:
 # without these the planner sorts a whole backlog to read its first rows.
-_OUTBOX_SETTINGS = {"idle_in_transaction_session_timeout": "5s", "synchronous_commit": "off"} | dict.fromkeys(
-    ("enable_bitmapscan", "enable_seqscan", "enable_hashjoin", "enable_mergejoin"), "off"
-)
+_OUTBOX_SETTINGS = {
+    "idle_in_transaction_session_timeout": "5s",
+    "synchronous_commit": "off",
+    "plan_cache_mode": "force_custom_plan",  # a plan for any list of numbers compares each row with each of them
+} | dict.fromkeys(("enable_bitmapscan", "enable_seqscan", "enable_hashjoin", "enable_mergejoin"), "off")
 
 
 class PostgresStore(SqlStore):
