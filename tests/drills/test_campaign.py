@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from settled.drills import campaign, campaign_rabbitmq
+from settled.drills import campaign, campaign_kafka, campaign_rabbitmq
+from settled.drills.drill import Drill, reachable
+from settled.drills.report import Report
 
 
 @pytest.mark.parametrize(
@@ -16,7 +19,7 @@ from settled.drills import campaign, campaign_rabbitmq
         (["--engine", "rabbitmq", "--form", "log", "--drill", "leader-kill"], "decision 040"),
         (["--engine", "rabbitmq", "--form", "log", "--drill", "consumer-timeout"], "nothing of a log is claimed"),
         (["--engine", "rabbitmq", "--drill", "hot-key"], "not on rabbitmq with form queue"),
-        (["--engine", "kafka", "--form", "queue"], "on kafka there are logs"),
+        (["--engine", "kafka", "--form", "queue"], "on kafka there are logs and pub/sub"),
         (["--kills", "0"], "give 1 or more"),
     ],
 )
@@ -44,3 +47,24 @@ def test_how_often(words: list[str], stall: int, monkeypatch: pytest.MonkeyPatch
     (counts,) = asked
     assert counts["stall"] == stall
     assert not counts.keys() & campaign_rabbitmq.NOT_OF_LOGS.keys()
+
+
+def test_the_form_is_drilled_on_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
+    drilled: list[Drill] = []
+
+    @contextmanager
+    def started() -> Iterator[None]:
+        yield None
+
+    def run(drill: Drill) -> Report:
+        drilled.append(drill)
+        return Report(verdict="pass", seed=1, windows=[], seconds=0.0)
+
+    monkeypatch.setattr(campaign_kafka, "started", started)
+    monkeypatch.setattr(campaign_kafka, "run", run)
+    words = ["--engine", "kafka", "--form", "pubsub", "--store", "sqlite", "--kills", "60"]
+    assert campaign.main([*words, "--drill", "windows", "--drill", "stall"]) == 0
+    windows, stall = drilled
+    assert [each.changes["transport"] for each in drilled] == [{"form": "pubsub"}] * 2
+    assert windows.kills * len(reachable("effectively-once", engine="kafka")) >= 60
+    assert (windows.named, stall.named, stall.kills) == ((), ("stall",), 60)

@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="repeat the plan of an earlier run")
     brokers = "kafka: three brokers of its own; rabbitmq: nodes of its own"
     parser.add_argument("--engine", choices=("sqlite", "kafka", "rabbitmq"), default="sqlite", help=brokers)
-    forms = "of the topics; log: everywhere, queue: on the embedded engine and RabbitMQ, pubsub: on RabbitMQ"
+    forms = "of the topics; log, pubsub: everywhere, queue: on the embedded engine and RabbitMQ"
     parser.add_argument("--form", choices=("log", "queue", "pubsub"), help=forms)
     parser.add_argument("--store", choices=("sqlite", "postgresql", "both"), default="both")
     parser.add_argument("--postgres", default="", metavar="URL", help="a server on which databases may be made")
@@ -72,8 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.kills is not None and asked.kills < 1:
         parser.error(f"--kills {asked.kills}: give 1 or more")
     form = asked.form or ("queue" if asked.engine == "rabbitmq" else "log")
-    if asked.engine == "kafka" and form != "log":
-        parser.error(f"--form {form}: on kafka there are logs")
+    if asked.engine == "kafka" and form == "queue":
+        parser.error(f"--form {form}: on kafka there are logs and pub/sub")
     whole = {
         "sqlite": COUNTS | SERVER_COUNTS,
         "kafka": campaign_kafka.COUNTS,
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             there = ", ".join(sorted(counts))
             parser.error(f"--drill {name}: not on {asked.engine} with form {form}; {why or f'there are {there}'}")
     if asked.engine == "kafka":
-        found = _reported(campaign_kafka.found(asked.store, asked.postgres, seed, counts, only))
+        found = _reported(campaign_kafka.found(form, asked.store, asked.postgres, seed, counts, only))
     elif asked.engine == "rabbitmq":
         found = _reported(campaign_rabbitmq.found(form, asked.store, asked.postgres, seed, counts, only))
     else:
