@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 from typing import Any
-from urllib.parse import urlsplit
 
+from settled.address import parts_of
 from settled.engine import Capabilities, Engine
 from settled.errors import ContractError, Unsupported
 from settled.store import Store
@@ -56,7 +56,7 @@ def store(url: str) -> Store:
 
 
 def _adapter(kind: str, url: str, known: dict[str, tuple[str, str, str]]) -> Any:
-    scheme = urlsplit(url).scheme
+    scheme = parts_of(url, kind).scheme
     if scheme not in known:
         raise ContractError(
             f"no {kind} takes a URL that begins with {scheme or url.split(':')[0]!r}",

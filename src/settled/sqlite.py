@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 import apsw
 
+from settled.address import parts_of
 from settled.errors import ContractError, Damaged, Refused, SettledError, Unavailable
 
 SAFE_VERSION = (3, 51, 3)
@@ -48,7 +49,7 @@ _MEANING: dict[int, tuple[type[SettledError], str, str]] = {
 
 def path_of(url: str) -> tuple[Path, dict[str, str]]:
     """The file and the options of `sqlite:///relative.db`, `sqlite:////absolute.db` (`?name=value&...`)."""
-    parts = urlsplit(url)
+    parts = parts_of(url, "url")
     if parts.scheme != "sqlite" or parts.netloc or len(parts.path) < 2:
         raise ContractError(
             f"{url!r} is not the address of a SQLite file",

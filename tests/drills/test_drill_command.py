@@ -64,6 +64,8 @@ def test_records_of_the_users_own_are_published_once_each(tmp_path: Path) -> Non
         (("-w", "nowhere"), 2, "there is no window 'nowhere'"),
         (("--drill", "earthquake"), 2, "there is no drill 'earthquake'"),
         (("no-such-app.py",), 2, "no-such-app.py"),
+        (("--store", "sqlite", "-w", "unit-begun", "--kills", 1), 2, "no store takes a URL that begins with 'sqlite'"),
+        (("--store", "postgresql://[::1", "-w", "unit-begun", "--kills", 1), 2, "Invalid IPv6 URL"),
         (("--records", "no-such-file.jsonl", "-w", "unit-begun", "--kills", 1), 2, "no-such-file.jsonl"),
         (("--check", "SELECT nonsense", "-w", "unit-begun", "--kills", 1), 2, "the check query fails"),
     ],

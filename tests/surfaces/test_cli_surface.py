@@ -69,6 +69,14 @@ def test_verbs_that_look_make_no_files(tmp_path: Path, arguments: tuple[str, ...
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("scheme", ["sqlite", "postgresql", "kafka", "rabbitmq"])
+@pytest.mark.parametrize("arguments", [("topic", "ls", "--engine"), ("outbox", "status", "--store")])
+def test_an_address_that_is_no_url_is_a_wrong_call(scheme: str, arguments: tuple[str, ...], tmp_path: Path) -> None:
+    ran = settled(tmp_path, *arguments, f"{scheme}://[::1", code=2)
+    assert "cannot be read" in ran.err
+    assert "Traceback" not in ran.err
+
+
 @pytest.mark.parametrize("name", ["a/b.c", "a%2Fb", "a b", "..", "a?b#c", "ümlaut", "n" * 300, "../x"])
 def test_names_that_cannot_be_are_refused_by_rule(tmp_path: Path, name: str) -> None:
     started(tmp_path, events_jsonl=orders(1))

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import urlsplit
 
+from settled.address import parts_of
 from settled.errors import ContractError, Unavailable
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def opened_store_or_none(address: Address) -> Iterator[Store | None]:
 
 def is_there(url: str) -> bool:
     """Whether something is there to open. Servers are asked when they are opened."""
-    if urlsplit(url).scheme != "sqlite":
+    if parts_of(url, "url").scheme != "sqlite":
         return True
     from settled.sqlite import path_of
 
@@ -144,7 +144,7 @@ def is_there(url: str) -> bool:
 
 def without_password(url: str) -> str:
     """The address with the secrets left out that may stand in it."""
-    parts = urlsplit(url)
+    parts = parts_of(url, "url")
     user, _, host = parts.netloc.rpartition("@")
     pairs = [pair.partition("=")[0] + "=***" if "password" in pair.lower() else pair for pair in parts.query.split("&")]
     netloc = f"{user.partition(':')[0]}{':***' if ':' in user else ''}@{host}" if user else parts.netloc

@@ -13,6 +13,7 @@ import msgspec
 from settled.delivery.frontier import Frontier, Witness
 from settled.delivery.group import Part
 from settled.delivery.lanes import Lanes
+from settled.delivery.redrives import Redrives
 from settled.engine import Fetched, Partition
 from settled.outcome import Attempts, Ending
 from settled.record import Record
@@ -57,6 +58,7 @@ class Assignment:
         self.renumbered = False
         self.isolated: set[int] = set()  # offsets of suspects whose group failed and nobody could be blamed
         self.parked: set[bytes] = set()
+        self.redrives = Redrives()
         self.endings: list[Ending] = []
         self.charges: list[tuple[Record, Attempts]] = []
         self.groups_running = 0

@@ -6,7 +6,6 @@ then groups of ready records. A group takes along what was decided before and is
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
@@ -46,10 +45,6 @@ class Dispatch:
     ) -> None:
         self.size = GroupSize(subscription.group_records, subscription.target_s, fixed=subscription.linger_s > 0)
         self.alone = 0  # nobody could be blamed for a group's failure: so many of the next records run alone
-        self.redrives: deque[QuarantineEntry] = deque()  # to run again, each alone
-        self.redriving: dict[int, QuarantineEntry] = {}  # number -> entry, while it is queued or runs
-        self.redriven: deque[Ending] = deque()  # redrives that failed: back to quarantine
-        self.behind: set[int] = set()  # queued redrives that may not run: an earlier record of their key did not end
         self._ownership, self._pool, self._judge = ownership, pool, judge
         self._subscription = subscription
         self._in_flight, self._batch = in_flight, batch
@@ -217,37 +212,19 @@ class Dispatch:
         return Group(records, {found.place: part}, charges=charges, suspects=True, alone=alone)
 
     def _redrive(self) -> Group | None:
-        if self.redriven:
-            ending = self.redriven.popleft()
-            place = (ending.record.topic, ending.record.partition)
-            if place in self._ownership.assignments:
-                part = self._ownership.assignments[place].part(decided=False)
-                return Group([], {place: part}, endings=[ending], redrive=True)
-            self.forget_redrive(ending.record)
-        passed: set[LaneKey] = set()  # keys of entries that have to wait: later ones of the key wait behind them
-        for entry in list(self.redrives):
-            record = entry.record
-            found = self._ownership.assignments.get((record.topic, record.partition))
-            lane = (record.topic, record.partition, record.key)
-            if found is None or found.revoking:
-                self.redrives.remove(entry)
-                self.redriving.pop(entry.number, None)
-            elif found.suspicious or lane in passed or found.lanes.has_key(record.key):
-                passed.add(lane)
-            else:
-                self.redrives.remove(entry)
-                found.lanes.hold(record.key)
-                if entry.number in self.behind:
-                    self.behind.discard(entry.number)
+        for found in self._ownership.assignments.values():
+            if found.redrives.failed:
+                ending = found.redrives.failed.popleft()
+                return Group([], {found.place: found.part(decided=False)}, endings=[ending], redrive=True)
+        for found in self._active():
+            entry = None if found.suspicious else found.redrives.take(found.lanes)
+            if entry is not None:
+                found.lanes.hold(entry.record.key)
+                if entry.number in found.redrives.behind:
+                    found.redrives.behind.discard(entry.number)
                     return Group([], {found.place: found.part(decided=False)}, endings=[_parked(entry)], redrive=True)
-                return self._group({found.place: [record]}, redrive=True)
+                return self._group({found.place: [entry.record]}, redrive=True)
         return None
-
-    def forget_redrive(self, record: Record) -> None:
-        for number, entry in list(self.redriving.items()):
-            same = entry.record
-            if (same.topic, same.partition, same.offset) == (record.topic, record.partition, record.offset):
-                del self.redriving[number]
 
     def _due(self, now: float) -> Group | None:
         for found in self._active():

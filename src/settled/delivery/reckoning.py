@@ -157,16 +157,11 @@ class Reckoning:
         if not self._subscription.consumer.inbox:
             return
         for found in self._ownership.assignments.values():
-            fresh = [
-                entry
-                for entry in self._store.redrives(self._consumer, found.topic, found.partition)
-                if entry.number not in self._dispatch.redriving
-            ]
+            asked = self._store.redrives(self._consumer, found.topic, found.partition)
+            fresh = [entry for entry in asked if entry.number not in found.redrives]
             if any(entry.parked for entry in fresh):
                 self._find_behind(found, fresh)
-            for entry in fresh:
-                self._dispatch.redriving[entry.number] = entry
-                self._dispatch.redrives.append(entry)
+            found.redrives.add(fresh)
             if self._parks and not found.groups_running:
                 self._recall_parked(found)
 
@@ -180,7 +175,7 @@ class Reckoning:
                 first[entry.record.key] = min(entry.record.offset, first.get(entry.record.key, entry.record.offset))
         for entry in fresh:
             if entry.parked and first.get(entry.record.key, entry.record.offset) < entry.record.offset:
-                self._dispatch.behind.add(entry.number)
+                found.redrives.behind.add(entry.number)
 
     @property
     def _parks(self) -> bool:
@@ -191,28 +186,25 @@ class Reckoning:
         found.parked = kept | {ending.record.key for ending in found.endings if ending.record.key is not None}
 
     def _reckon_redrive(self, report: Report, owned: dict[Partition, Assignment]) -> None:
-        if report.fault is not None:  # asked for still: the next look finds it
-            for ending in report.group.endings:
-                self._dispatch.redriven.append(ending)
-        for record, failure in report.failures:
-            self._dispatch.redriven.append(self._held_again(record, failure))
-            if self._parks and record.key is not None:
-                self._dispatch.behind |= {
-                    entry.number
-                    for entry in self._dispatch.redrives
-                    if (entry.record.topic, entry.record.partition) == (record.topic, record.partition)
-                    and entry.record.key == record.key
-                    and entry.record.offset > record.offset
-                }
-        ended = [ending.record for ending in report.endings] + report.returned
-        if report.fault is None:
-            ended += [ending.record for ending in report.group.endings]
-        for record in ended:
-            found = owned.get((record.topic, record.partition))
-            if found is not None:
+        """One whose partition was lost meanwhile is asked of the store anew."""
+        for found in owned.values():  # one: each runs alone
+            redrives = found.redrives
+            decided = report.group.endings
+            if report.fault is not None:
+                redrives.failed += decided
+                decided = []
+            for record, failure in report.failures:
+                redrives.failed.append(_held_again(record, failure, redrives.attempts(record)))
+                if self._parks:
+                    redrives.hold_back(record)
+            for record in report.returned:
+                redrives.returned(record)
+            over = [ending.record for ending in (*report.endings, *decided)]
+            for record in over:
+                redrives.ended(record)
+            for record in (*over, *report.returned):
                 self._unpark(found)
                 found.lanes.release([record.key])
-            self._dispatch.forget_redrive(record)
 
     def _unpark(self, found: Assignment) -> None:
         """Before the key is free again: does anything of it still stand in quarantine?"""
@@ -222,22 +214,14 @@ class Reckoning:
             except Unavailable as error:  # the next look tells
                 log.warning("what is parked is not known now: %s", error)
 
-    def _held_again(self, record: Record, failure: Failure) -> Ending:
-        """A redrive that failed goes back to quarantine, its attempts added up."""
-        before = next(
-            (
-                entry.attempts
-                for entry in self._dispatch.redriving.values()
-                if (entry.record.topic, entry.record.partition, entry.record.offset)
-                == (record.topic, record.partition, record.offset)
-            ),
-            None,
-        )
-        attempts = Attempts(
-            count=(before.count if before else 0) + 1,
-            first_us=before.first_us if before else 0,
-            due_us=0,
-            last=failure,
-            first=before.first if before and before.first else failure,
-        )
-        return Ending(record, Outcome.QUARANTINED, failure, attempts)
+
+def _held_again(record: Record, failure: Failure, before: Attempts | None) -> Ending:
+    """A redrive that failed goes back to quarantine, its attempts added up."""
+    attempts = Attempts(
+        count=(before.count if before else 0) + 1,
+        first_us=before.first_us if before else 0,
+        due_us=0,
+        last=failure,
+        first=before.first if before and before.first else failure,
+    )
+    return Ending(record, Outcome.QUARANTINED, failure, attempts)

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from settled import connect
 from settled.contract.model import Contract
 from settled.drills import apps, crew, kafka, rabbitmq, report
 from settled.drills.checker import EXCUSED, NO_EFFECT, Facts, Violation, check
@@ -270,6 +271,7 @@ def _refuse_other_data(drill: Drill, contract: Contract) -> None:
             held = [info.spec.name for info in app.engine.topics() if any(part.end for part in info.partitions)]
             _refuse(drill.engine, held, "topics with records")
         if drill.store:
+            connect.store(drill.store).close()  # what is wrong with the address is told as everywhere
             look = Look(drill.store)
             try:
                 _refuse(drill.store, look.tables(), "tables with rows")

@@ -148,8 +148,9 @@ class Round:
                 break
 
     def _hangs(self) -> bool:
-        """Whether for longer than the last records may take nothing died and no frontier moved."""
-        now, progress = time.monotonic(), (self.deaths, *self.world.frontiers())
+        """Whether for longer than the last records may take nothing died, no frontier moved and no redrive ended."""
+        asked = self._requested() if JOURNEY.get(self.window) == "redrive" else 0
+        now, progress = time.monotonic(), (self.deaths, asked, *self.world.frontiers())
         if progress != self._progress:
             self._progress, self._progressed = progress, now
         return now - self._progressed > self.world.lease_s + self.world.settle_s
@@ -229,7 +230,8 @@ class Round:
         messages = world.supply.take(2 * self.kills + 6, reject_every=1, accept=self._accept)
         world.publish(messages)
         process = world.start(drained=True)
-        world.crew.wait_ended(process, 30.0)
+        while process.alive and not self._hangs():
+            world.crew.wait([process], TICK_S)
         self._accept.touch()
         quarantine = world.store.quarantine
         numbers = quarantine.select(Selection(consumer=world.consumer))
@@ -243,7 +245,7 @@ class Round:
                 world.snapshot()
         self._stop_workers()
         worker = self._start_worker(None)
-        while self._requested() and not self._late():
+        while self._requested() and not self._hangs():
             world.crew.wait([worker], TICK_S)
 
     def _requested(self) -> int:

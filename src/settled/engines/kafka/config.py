@@ -12,11 +12,12 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote
 
 import confluent_kafka
 from confluent_kafka.admin import AdminClient
 
+from settled.address import parts_of
 from settled.engines.kafka import properties
 from settled.engines.kafka.log import Log
 from settled.errors import ContractError
@@ -71,7 +72,7 @@ class Settings:
 
 def parse(url: str, environ: Mapping[str, str] | None = None) -> Settings:
     """The settings. Raises ContractError naming the property, its value (unless secret) and the remedy."""
-    parts = urlsplit(url)
+    parts = parts_of(url, "engine")
     if parts.scheme != "kafka" or parts.path not in ("", "/") or parts.fragment:
         raise ContractError(
             "this is no address of a Kafka cluster",

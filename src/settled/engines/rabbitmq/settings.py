@@ -17,10 +17,11 @@ import re
 import ssl
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote
 
 import pika
 
+from settled.address import parts_of
 from settled.errors import ContractError
 
 PASSWORD = "SETTLED_RABBITMQ_PASSWORD"
@@ -88,7 +89,7 @@ class Settings:
 
 def parse(url: str, environ: Mapping[str, str] | None = None) -> Settings:
     """The settings. Raises ContractError naming what is wrong, and the remedy."""
-    parts = urlsplit(url)
+    parts = parts_of(url, "engine")
     if parts.scheme not in ("rabbitmq", "rabbitmqs") or parts.fragment or parts.path.count("/") > 1:
         raise ContractError(
             "this is no address of a RabbitMQ broker",

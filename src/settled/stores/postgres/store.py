@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode
 
 import psycopg
 
+from settled.address import parts_of
 from settled.errors import ContractError, SettledError, Unavailable
 from settled.record import checked_name
 from settled.store import ConsumerSpec, Position, Tx, WorkerReport
@@ -263,7 +264,7 @@ class PostgresStore(SqlStore):
 
 def _read_url(url: str) -> tuple[str, str, float]:
     """The URL for libpq, settled's schema, and the idle limit."""
-    parts = urlsplit(url)
+    parts = parts_of(url, "url")
     if parts.scheme not in ("postgresql", "postgres"):
         raise ContractError(
             f"a {parts.scheme or 'nameless'} URL is not a PostgreSQL address",
