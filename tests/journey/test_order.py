@@ -7,10 +7,11 @@ import threading
 import pytest
 from shop import Shop, heard, insert, kill, wait_settled, working
 
-from settled.errors import Retry
+from settled.errors import Reject, Retry, SettledError
+from settled.events import Settled
 from settled.outcome import Outcome
 from settled.record import Record
-from settled.store import Tx
+from settled.store import Selection, Tx
 from waiting import until
 
 
@@ -116,8 +117,6 @@ def test_b040_park_keeps_the_key_behind_its_quarantined_record_and_redrives_in_o
         wait_settled(shop, app, 10)
         assert shop.ids().count("k0") == 1
         assert not {"k1", "k2", "k3", "k4"} & set(shop.ids())
-        from settled.store import Selection
-
         shelf = app.store.quarantine
         numbers = shelf.select(Selection(consumer="g"))
         entries = shelf.entries(numbers)
@@ -146,8 +145,6 @@ def test_b040_a_redrive_that_fails_keeps_those_behind_it_waiting(shop: Shop) -> 
             raise ValueError("never")
         insert(tx, record)
 
-    from settled.store import Selection
-
     app = shop.app(handler, poison={"then": "park"})
     for number in range(3):
         app.publish(b"x", key="k", id=f"e{number}")
@@ -159,6 +156,38 @@ def test_b040_a_redrive_that_fails_keeps_those_behind_it_waiting(shop: Shop) -> 
         until(lambda: shelf.entry(numbers[0]).attempts.count >= 4 and shelf.entry(numbers[0]).state == "held")
         until(lambda: all(shelf.entry(number).state == "held" for number in numbers))
     assert shop.ids() == []  # e1 and e2 did not overtake e0
+
+
+def test_a_drain_runs_the_redrives_that_were_asked_for(shop: Shop) -> None:
+    mended = False
+
+    def handler(tx: Tx, record: Record) -> None:
+        if not mended:
+            raise Reject("not yet")
+        insert(tx, record)
+
+    app = shop.app(handler, partitions=2)
+    for number in range(9):
+        app.publish(b"x", key=f"k{number % 3}", id=f"e{number}")
+    app.drain()
+    assert shop.tally(app) == {Outcome.QUARANTINED: 9}
+    mended = True
+    shelf = app.store.quarantine
+    numbers = shelf.select(Selection(consumer="g"))
+    shelf.request(numbers[::-1], reason="mended", who="test")
+    app.store.pause("g", "t", [0, 1], reason="a look", who="test")
+    with pytest.raises(SettledError, match="what is left is paused"):
+        app.drain()
+    app.store.resume("g", "t", [0, 1])
+    events = heard(app)
+    app.drain()
+    assert sum(event.counts.get(Outcome.APPLIED, 0) for event in events if isinstance(event, Settled)) == 9
+    assert {entry.state for entry in shelf.entries(numbers)} == {"settled"}
+    ids = shop.ids()
+    assert sorted(ids) == sorted(f"e{number}" for number in range(9))
+    assert [[each for each in ids if int(each[1:]) % 3 == key] for key in range(3)] == [
+        [f"e{number}" for number in range(key, 9, 3)] for key in range(3)
+    ]
 
 
 def test_one_slow_key_does_not_hold_up_the_others(shop: Shop) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Sequence
 
 from settled.delivery.assignment import Assignment
 from settled.delivery.dispatch import Dispatch
@@ -99,9 +100,7 @@ class Reckoning:
         decided = report.group.endings if report.written else []
         if not (decided or report.count):
             return
-        counts = Counter(ending.outcome for ending in (*decided, *report.ended))
-        if report.applied:
-            counts[Outcome.APPLIED] += report.count
+        counts = _counts(report, decided)
         self._judge.succeeded(counts[Outcome.APPLIED])
         self._dispatch.size.observe(report.count, report.worked)
         self._events.tell(Settled(self._consumer, dict(counts), report.seconds))
@@ -205,6 +204,8 @@ class Reckoning:
             for record in (*over, *report.returned):
                 self._unpark(found)
                 found.lanes.release([record.key])
+        if report.count:
+            self._events.tell(Settled(self._consumer, dict(_counts(report)), report.seconds))
 
     def _unpark(self, found: Assignment) -> None:
         """Before the key is free again: does anything of it still stand in quarantine?"""
@@ -213,6 +214,14 @@ class Reckoning:
                 self._recall_parked(found)
             except Unavailable as error:  # the next look tells
                 log.warning("what is parked is not known now: %s", error)
+
+
+def _counts(report: Report, decided: Sequence[Ending] = ()) -> Counter[Outcome]:
+    """How many records ended how, those of other groups that were `decided` before included."""
+    counts = Counter(ending.outcome for ending in (*decided, *report.ended))
+    if report.applied:
+        counts[Outcome.APPLIED] += report.count
+    return counts
 
 
 def _held_again(record: Record, failure: Failure, before: Attempts | None) -> Ending:

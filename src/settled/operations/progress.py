@@ -8,17 +8,21 @@ from settled.contract import specs
 from settled.contract.model import Contract
 from settled.engine import Engine
 from settled.errors import SettledError
-from settled.store import Pause, Store
+from settled.store import ConsumerSpec, Pause, Selection, Store
 
 
 def is_drained(engine: Engine, store: Store, contract: Contract) -> Callable[[], bool]:
-    """A question to ask again and again: is every record that the topic holds now, as this is called, settled? It
-    raises SettledError when all that is left is in partitions that people paused."""
+    """A question to ask again and again: is every record that the topic holds now, as this is called, settled, and
+    every redrive that was asked for done? It raises SettledError when all that is left is in partitions that people
+    paused."""
     topic = contract.transport.topic
-    consumer = specs.consumer_spec(contract).consumer
+    spec = specs.consumer_spec(contract)
+    consumer = spec.consumer
     queued = any(info.queue is not None for info in engine.topics([topic]))
     if queued:
-        return lambda: not _left_in_queue(engine, store, topic, consumer)
+        return lambda: (
+            not (_left_in_queue(engine, store, topic, consumer) or (spec.inbox and _asked(store, spec, topic)))
+        )
     wanted = {
         part.partition: part.end for info in engine.topics([topic]) for part in info.partitions if part.end > part.begin
     }
@@ -30,9 +34,21 @@ def is_drained(engine: Engine, store: Store, contract: Contract) -> Callable[[],
             paused = [pause for pause in store.pauses(consumer) if pause.topic == topic and pause.partition in left]
             if len(paused) == len(left):
                 raise _paused(paused)
-        return not left
+        return not (left or (spec.inbox and _asked(store, spec, topic)))
 
     return drained
+
+
+def _asked(store: Store, spec: ConsumerSpec, topic: str) -> int:
+    """How many redrives are asked for. Raises SettledError when all of them are in partitions that people paused."""
+    shelf = store.quarantine
+    asked = shelf.select(Selection(consumer=spec.consumer, topic=topic, states=("requested",)))
+    paused = {pause.partition: pause for pause in store.pauses(spec.consumer) if pause.topic == topic} if asked else {}
+    if paused:
+        places = {entry.record.partition for entry in shelf.entries(asked)}
+        if places <= paused.keys():
+            raise _paused([paused[place] for place in sorted(places)])
+    return len(asked)
 
 
 def _left_in_queue(engine: Engine, store: Store, topic: str, consumer: str) -> int:
