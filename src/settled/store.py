@@ -229,6 +229,14 @@ class OutboxStatus(msgspec.Struct, frozen=True, kw_only=True):
     relays: list[RelayReport]
 
 
+class Holding(msgspec.Struct, frozen=True):
+    """What a relay holds: buckets, each with its epoch. `awaited`: so many more are its share, and will be given up by
+    relays that hold more than theirs."""
+
+    buckets: dict[int, int]
+    awaited: int = 0
+
+
 class Outbox(Protocol):
     """Rows that wait to be published: for relays and for people. Any thread; it has a connection of its own.
 
@@ -236,9 +244,10 @@ class Outbox(Protocol):
     store's clock; what it writes down is checked against the epoch in the same transaction.
     """
 
-    def hold(self, relay: str, *, lease_s: float, why: str = "", keep: bool = False) -> dict[int, int]:
-        """Say that `relay` lives, take or give up buckets so that living relays share them evenly; returns the
-        buckets it holds, with their epochs. While rows are under way use `keep`: nothing is taken or given up."""
+    def hold(self, relay: str, *, lease_s: float, why: str = "", keep: bool = False) -> Holding:
+        """Say that `relay` lives, take or give up buckets so that living relays share them evenly. A bucket is given
+        up by its owner, or taken when the owner's lease has run out; relays that come at once take turns. While rows
+        are under way use `keep`: nothing is taken or given up."""
         ...
 
     def leave(self, relay: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from settled.errors import ContractError, InvalidMessage, TooLarge
 from settled.outbox_row import BUCKETS
 from settled.outcome import Ending, Outcome
 from settled.record import Message, Record
-from settled.store import ConsumerSpec, OutboxRow, Position, Progress, RowFailure, Session, Store
+from settled.store import ConsumerSpec, Holding, OutboxRow, Position, Progress, RowFailure, Session, Store
 from waiting import until
 
 Stores = Callable[[], Store]
@@ -207,7 +208,7 @@ def test_bytes_bound_what_is_read_but_one_row_always_comes(store: Store) -> None
 
 def test_a_failing_row_holds_back_its_own_key_only(store: Store) -> None:
     put(store, message("a1", b"a"), message("b1", b"b"), message("a2", b"a"), message("n1", None), message("n2", None))
-    held = store.outbox.hold("r", lease_s=60)
+    held = store.outbox.hold("r", lease_s=60).buckets
     rows = {row.message.id: row for row in pending(store)}
     later = store.clock_us() + 3_600_000_000
     assert store.outbox.failed(held, [RowFailure(rows["a1"], "no", later), RowFailure(rows["n1"], "no", later)]) == 2
@@ -224,7 +225,7 @@ def test_a_failing_row_holds_back_its_own_key_only(store: Store) -> None:
 
 def test_a_failing_row_that_is_due_comes_again_before_its_key(store: Store) -> None:
     put(store, message("a1", b"a"), message("a2", b"a"))
-    held = store.outbox.hold("r", lease_s=60)
+    held = store.outbox.hold("r", lease_s=60).buckets
     row = pending(store)[0]
     store.outbox.failed(held, [RowFailure(row, "no", store.clock_us() - 1)])
     again = sorted(pending(store), key=lambda row: row.seq)
@@ -233,7 +234,7 @@ def test_a_failing_row_that_is_due_comes_again_before_its_key(store: Store) -> N
 
 def test_people_retry_and_park(store: Store) -> None:
     put(store, message("a1"), message("a2"))
-    held = store.outbox.hold("r", lease_s=60)
+    held = store.outbox.hold("r", lease_s=60).buckets
     first, second = sorted(pending(store), key=lambda row: row.seq)
     store.outbox.failed(held, [RowFailure(first, "no", store.clock_us() + 3_600_000_000)])
     assert store.outbox.park([second.seq, 999], reason="asked for") == [second.seq]
@@ -263,7 +264,7 @@ def test_a_parked_row_is_discarded_for_good_and_its_evidence_stays(store: Store)
 
 
 def hold_all(store: Store) -> dict[int, int]:
-    return store.outbox.hold("one", lease_s=60)
+    return store.outbox.hold("one", lease_s=60).buckets
 
 
 def test_lists_for_people_leave_values_out(store: Store) -> None:
@@ -289,23 +290,53 @@ def test_a_look_shows_depth_and_age(store: Store) -> None:
 
 def test_living_relays_share_the_buckets(stores: Stores) -> None:
     one, two = stores().outbox, stores().outbox
-    assert len(one.hold("one", lease_s=60)) == BUCKETS
-    assert two.hold("two", lease_s=60) == {}
+    assert len(one.hold("one", lease_s=60).buckets) == BUCKETS
+    assert two.hold("two", lease_s=60) == Holding({}, BUCKETS // 2)
     mine = one.hold("one", lease_s=60)
     theirs = two.hold("two", lease_s=60)
-    assert (len(mine), len(theirs)) == (BUCKETS // 2, BUCKETS // 2)
-    assert not set(mine) & set(theirs)
+    assert (len(mine.buckets), len(theirs.buckets)) == (BUCKETS // 2, BUCKETS // 2)
+    assert (mine.awaited, theirs.awaited) == (0, 0)
+    assert not set(mine.buckets) & set(theirs.buckets)
+    assert one.hold("three", lease_s=60) == Holding({}, 4)  # of its six: the two others keep six each
     two.leave("two")
-    assert len(one.hold("one", lease_s=60, keep=True)) == BUCKETS // 2
-    assert len(one.hold("one", lease_s=60)) == BUCKETS
+    assert len(one.hold("one", lease_s=60, keep=True).buckets) == BUCKETS // 2
+    assert len(one.hold("one", lease_s=60).buckets) == BUCKETS // 2
+    one.leave("three")
+    assert len(one.hold("one", lease_s=60).buckets) == BUCKETS
+
+
+def test_relays_that_come_at_once_hold_no_bucket_twice(stores: Stores) -> None:
+    """The first time, too, when nobody has held any."""
+    boxes = [stores().outbox for _ in range(4)]
+    with ThreadPoolExecutor(len(boxes)) as threads:
+        for turn in range(10):
+            together = threading.Barrier(len(boxes))
+
+            def come(number: int, turn: int = turn, together: threading.Barrier = together) -> Holding:
+                together.wait()
+                return boxes[number].hold(f"{turn}-{number}", lease_s=60)
+
+            found = list(threads.map(come, range(len(boxes))))
+            taken = [bucket for each in found for bucket in each.buckets]
+            assert sorted(taken) == list(range(BUCKETS))
+            list(threads.map(lambda number, turn=turn: boxes[number].leave(f"{turn}-{number}"), range(len(boxes))))
+
+
+def test_a_look_waits_for_nobody_who_writes(store: Store) -> None:
+    put(store, message("a1"))
+    kind = KINDS["apsw" if store.name == "sqlite" else "psycopg"]
+    with kind.transaction(store.url) as connection:
+        outbox.add(connection, message("a2"))
+        assert store.outbox.status().pending == 1
+    assert store.outbox.status().pending == 2
 
 
 def test_a_silent_relay_is_followed_and_its_word_no_longer_counts(store: Store, stores: Stores) -> None:
     put(store, message("a1"), message("a2"))
-    old = store.outbox.hold("old", lease_s=0.05)
+    old = store.outbox.hold("old", lease_s=0.05).buckets
     rows = sorted(store.outbox.pending(old, rows=10, bytes=1000), key=lambda row: row.seq)
     successor = stores().outbox
-    new = until(lambda: successor.hold("new", lease_s=60))
+    new = until(lambda: successor.hold("new", lease_s=60).buckets)
     assert set(new) == set(old)
     assert store.outbox.sent(old, rows) == 0
     assert store.outbox.failed(old, [RowFailure(rows[0], "no", 0, parked=True)]) == 0
@@ -317,7 +348,7 @@ def test_a_silent_relay_is_followed_and_its_word_no_longer_counts(store: Store, 
 def test_waiting_ends_when_rows_come(store: Store) -> None:
     found = threading.Event()
     box = store.outbox
-    held = box.hold("r", lease_s=60)
+    held = box.hold("r", lease_s=60).buckets
     box.wait("r", 0)  # has said that it waits: what is inserted from now on wakes it
 
     def relay() -> None:

@@ -19,6 +19,8 @@ from settled.events import Events, RelayStateChanged, RowRefused
 from settled.operations.relaying import RelayBeside
 from settled.outbox import Relay, RelayPolicy
 from settled.outbox.pace import Pace
+from settled.outbox_row import BUCKETS
+from settled.store import Holding, RowFailure
 from waiting import until
 
 
@@ -220,7 +222,7 @@ def test_a_relay_that_waits_for_its_pace_says_that_it_lives(bench: RelayBench, m
     signs: list[bool] = []
     hold = bench.store.outbox.hold
 
-    def heard(relay: str, **given: Any) -> dict[int, int]:
+    def heard(relay: str, **given: Any) -> Holding:
         signs.append(given.get("keep", False))
         return hold(relay, **given)
 
@@ -261,6 +263,53 @@ def test_a_relay_that_lost_its_buckets_before_it_published_anything_goes_on(benc
         windows.install(None)
     assert bench.ids() == []
     assert len(bench.store.outbox.rows()) == 2
+
+
+def test_a_relay_whose_rows_could_not_be_removed_looks_before_it_publishes_more(
+    bench: RelayBench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not only when it has been silent for long: it would publish the same rows again and again until then."""
+    bench.topic()
+    bench.put(*(message(f"e-{number}", b"k%d" % (number % 10)) for number in range(100)))
+    left = 1
+
+    def taken(window: str) -> None:
+        nonlocal left
+        if window == "relay-sent" and left:
+            left -= 1
+            another_takes_all(bench)
+
+    windows.install(taken)
+    try:
+        with bench.relaying(rows=10, batch=10, lease_s=60.0):
+            until(lambda: "others took 16 of its buckets" in caplog.text)
+    finally:
+        windows.install(None)
+    assert len(bench.ids()) <= 30  # the rows of that pass, and those that were read ahead and removed beside
+    assert len(bench.store.outbox.rows()) == 100
+
+
+def test_what_another_gives_up_is_relayed_soon_and_not_a_quarter_of_the_lease_later(bench: RelayBench) -> None:
+    bench.topic()
+    before = bench.store.outbox
+    assert len(before.hold("another", lease_s=600).buckets) == BUCKETS
+    bench.put(*(message(f"e-{number}", b"k%d" % number) for number in range(100)))
+    with bench.relaying(lease_s=240.0):
+        until(lambda: len(before.status().relays) == 2)
+        assert len(before.hold("another", lease_s=600).buckets) == BUCKETS // 2
+        until(bench.ids)
+    assert 0 < len(before.rows()) < 100
+
+
+def test_a_drain_does_not_wait_for_what_another_may_not_send_yet(bench: RelayBench) -> None:
+    bench.topic()
+    bench.put(message("e-0"), message("e-1"))
+    held = bench.store.outbox.hold("another", lease_s=600).buckets
+    first = bench.store.outbox.pending(held, rows=1, bytes=1)
+    in_an_hour = bench.store.clock_us() + 3_600_000_000
+    bench.store.outbox.failed(held, [RowFailure(first[0], "no", in_an_hour)])
+    bench.relay().run(drain=True)
+    assert bench.ids() == []
 
 
 def another_takes_all(bench: RelayBench) -> None:

@@ -43,20 +43,24 @@ class Backlog:
         self._ahead = None
 
     def remove_beside(
-        self, held: Mapping[int, int], rows: Sequence[OutboxRow], then: Callable[[], object], back: Callable[[], object]
+        self,
+        held: Mapping[int, int],
+        rows: Sequence[OutboxRow],
+        then: Callable[[int], object],
+        back: Callable[[], object],
     ) -> None:
-        """Let the store remove these rows. On the other thread `then` is called when they are, `back` if they could not
-        be. Raises what the removal before this one met."""
+        """Let the store remove these rows. On the other thread `then` is told how many it removed, and `back` is called
+        if it could not. Raises what the removal before this one met."""
         self.wait_for_removal()
         self._leaving = [row.seq for row in rows]
 
         def remove() -> None:
             try:
-                self._outbox.sent(held, rows)
+                removed = self._outbox.sent(held, rows)
             except BaseException:
                 back()
                 raise
-            then()
+            then(removed)
 
         self._removal = self._beside.submit(remove)
 

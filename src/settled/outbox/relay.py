@@ -26,6 +26,7 @@ from settled.events import Events, Relayed, RelayStateChanged, RowRefused
 from settled.outbox.backlog import Backlog
 from settled.outbox.pace import Pace
 from settled.outbox.policy import RelayPolicy, check
+from settled.outbox_row import BUCKETS
 from settled.record import Message
 from settled.store import OutboxRow, RowFailure, Store
 from settled.token_form import token_of
@@ -103,17 +104,20 @@ class Relay:
         now = time.monotonic()
         if now >= self._hold_next:
             self._write_down()  # what belongs to buckets that may be given up
-            self._held = self._store.outbox.hold(self.name, lease_s=self.policy.lease_s, why=self._why)
-            self._hold_next = self._alive_next = now + self.policy.lease_s / 4
+            lease_s = self.policy.lease_s
+            found = self._store.outbox.hold(self.name, lease_s=lease_s, why=self._why)
+            self._held = found.buckets
+            self._alive_next = now + lease_s / 4
+            self._hold_next = now + lease_s / (40 if found.awaited else 4)
 
     def _live(self, why: str = "") -> None:
         """Within a pass: say that this relay lives. After a silence longer than the lease some buckets are another's by
-        now, and so is what was read of them."""
+        now, and so is what was read of them: rows that could not be removed tell that, too."""
         now = time.monotonic()
         if now < self._alive_next:
             return
         lease_s, before = self.policy.lease_s, self._held
-        self._held = self._store.outbox.hold(self.name, lease_s=lease_s, why=why or self._why, keep=True)
+        self._held = self._store.outbox.hold(self.name, lease_s=lease_s, why=why or self._why, keep=True).buckets
         self._alive_next = now + lease_s / 4
         if self._held != before:
             self._hold_next = now
@@ -168,7 +172,17 @@ class Relay:
         def back() -> None:
             self._unmarked += leaving
 
-        self._backlog.remove_beside(self._held, leaving, lambda: windows.reach("relay-marked"), back)
+        def then(removed: int) -> None:
+            self._removed(removed, len(leaving))
+            windows.reach("relay-marked")
+
+        self._backlog.remove_beside(self._held, leaving, then, back)
+
+    def _removed(self, removed: int, of: int) -> None:
+        """Fewer than were sent: their buckets may be another's by now, or a person put some away. Look before any more
+        are sent."""
+        if removed < of:
+            self._alive_next = 0.0
 
     def _publish(self, batch: Sequence[OutboxRow], blocked: set[Key], behind: Sequence[OutboxRow]) -> None:
         """Send a batch and wait for its receipts. Rows of `blocked` keys are left; a refused row's key joins them.
@@ -271,7 +285,7 @@ class Relay:
         self._backlog.wait_for_removal()
         outbox, written = self._store.outbox, self._unmarked or self._unwritten
         if self._unmarked:
-            outbox.sent(self._held, self._unmarked)
+            self._removed(outbox.sent(self._held, self._unmarked), len(self._unmarked))
             self._unmarked = []
         if self._unwritten:
             outbox.failed(self._held, self._unwritten)
@@ -283,7 +297,8 @@ class Relay:
 
     def _is_drained(self) -> bool:
         """Nothing is left of the own buckets; have the others' owners ended theirs too?"""
-        return not any(bucket not in self._held for bucket in self._store.outbox.status().by_bucket)
+        others = {bucket: -1 for bucket in range(BUCKETS) if bucket not in self._held}
+        return not others or not self._store.outbox.pending(others, rows=1, bytes=1)
 
     def _rest(self) -> None:
         now = time.monotonic()

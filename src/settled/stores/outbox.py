@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ import msgspec
 
 from settled.errors import ContractError
 from settled.outbox_row import BUCKETS, COLUMNS, message_of
-from settled.store import OutboxRow, OutboxStatus, RelayReport, RowFailure
+from settled.store import Holding, OutboxRow, OutboxStatus, RelayReport, RowFailure
 from settled.stores.evidence import clipped
 from settled.stores.statements import Statements, holders
 
@@ -45,9 +46,13 @@ _FAR_US = 3_600_000_000  # a lease that ends later than in an hour was given bef
 
 
 class SqlOutbox:
-    """The shared half of `settled.store.Outbox`. A store supplies `_query` (read) and `_work` (a transaction)."""
+    """The shared half of `settled.store.Outbox`. A store supplies `_query`, `_look` (several queries of one moment)
+    and `_work` (a transaction that writes)."""
 
     def _query(self, sql: str, params: Any) -> list[tuple[Any, ...]]:
+        raise NotImplementedError
+
+    def _look(self, work: Callable[[Statements], T]) -> T:
         raise NotImplementedError
 
     def _work(self, work: Callable[[Statements], T]) -> T:
@@ -55,21 +60,23 @@ class SqlOutbox:
 
     # for relays
 
-    def hold(self, relay: str, *, lease_s: float, why: str = "", keep: bool = False) -> dict[int, int]:
-        def work(handle: Statements) -> dict[int, int]:
+    def hold(self, relay: str, *, lease_s: float, why: str = "", keep: bool = False) -> Holding:
+        def work(handle: Statements) -> Holding:
+            owned = [] if keep else _locked(handle)
             now = handle.now()
             handle.run("DELETE FROM settled_outbox_relay WHERE until_us < ? OR until_us > ?", (now, now + _FAR_US))
             until = now + int(lease_s * 1_000_000)
             handle.run(_LEASE, (relay, socket.gethostname(), os.getpid(), until, clipped(why, 500)))
             if keep:
-                return {bucket: epoch for bucket, epoch, owner in handle.all(_BUCKETS) if owner == relay}
+                return Holding({bucket: epoch for bucket, epoch, owner in handle.all(_BUCKETS) if owner == relay})
             living = {row[0] for row in handle.all("SELECT relay FROM settled_outbox_relay")}
-            return _share(handle, relay, living)
+            return _share(handle, relay, owned, living)
 
         return self._work(work)
 
     def leave(self, relay: str) -> None:
         def work(handle: Statements) -> None:
+            _locked(handle)
             handle.run("UPDATE settled_outbox_bucket SET owner = '' WHERE owner = ?", (relay,))
             handle.run("DELETE FROM settled_outbox_relay WHERE relay = ?", (relay,))
 
@@ -121,7 +128,7 @@ class SqlOutbox:
                 ],
             )
 
-        return self._work(work)
+        return self._look(work)
 
     def rows(self, *, states: Sequence[str] = (), limit: int = 100) -> list[OutboxRow]:
         numbers = [_state(name) for name in states] or list(range(len(STATES)))
@@ -161,29 +168,35 @@ def still_held(handle: Statements, held: Mapping[int, int]) -> set[int]:
     return {bucket for bucket, epoch, _ in handle.all(_BUCKETS + handle.for_update) if held.get(bucket) == epoch}
 
 
-def _share(handle: Statements, relay: str, living: set[str]) -> dict[int, int]:
+def _locked(handle: Statements) -> list[tuple[int, int, str]]:
+    """All buckets, locked before anything else is looked at or changed: who lives is then judged by one relay after the
+    other, and no two of them hold what the other waits for."""
     rows = handle.all(_BUCKETS + handle.for_update)
-    if len(rows) < BUCKETS:
-        for bucket in range(BUCKETS):
-            handle.run(
-                "INSERT INTO settled_outbox_bucket (bucket, epoch, owner) VALUES (?, 0, '') ON CONFLICT DO NOTHING",
-                (bucket,),
-            )
-        rows = handle.all(_BUCKETS + handle.for_update)
+    if len(rows) == BUCKETS:
+        return rows
+    for bucket in range(BUCKETS):
+        handle.run(
+            "INSERT INTO settled_outbox_bucket (bucket, epoch, owner) VALUES (?, 0, '') ON CONFLICT DO NOTHING",
+            (bucket,),
+        )
+    return handle.all(_BUCKETS + handle.for_update)
+
+
+def _share(handle: Statements, relay: str, owned: list[tuple[int, int, str]], living: set[str]) -> Holding:
     share = -(-BUCKETS // len(living))
-    held = {bucket: epoch for bucket, epoch, owner in rows if owner == relay}
+    held = {bucket: epoch for bucket, epoch, owner in owned if owner == relay}
     for bucket in list(held)[share:]:
         handle.run("UPDATE settled_outbox_bucket SET owner = '' WHERE bucket = ?", (bucket,))
         del held[bucket]
-    for bucket, epoch, owner in rows:
+    for bucket, epoch, owner in owned:
         if len(held) >= share:
             break
         if owner not in living:
-            handle.run(
-                "UPDATE settled_outbox_bucket SET owner = ?, epoch = ? WHERE bucket = ?", (relay, epoch + 1, bucket)
-            )
+            handle.run(_TAKE, (relay, epoch + 1, bucket))
             held[bucket] = epoch + 1
-    return held
+    counts = Counter(owner for _, _, owner in owned if owner in living and owner != relay)
+    too_many = sum(max(0, count - share) for count in counts.values())
+    return Holding(held, min(share - len(held), too_many))
 
 
 def _listed(row: tuple[Any, ...]) -> OutboxRow:

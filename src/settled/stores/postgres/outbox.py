@@ -154,6 +154,9 @@ class PostgresOutbox(SqlOutbox):
         with self._lock:
             return self._link.rows(sql, params)
 
+    def _look(self, work: Callable[[Statements], T]) -> T:
+        return self._work(work)
+
     def _work(self, work: Callable[[Statements], T]) -> T:
         with self._lock:
             return self._link.write(lambda: work(self._link))

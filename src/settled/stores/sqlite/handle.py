@@ -232,6 +232,19 @@ class Handle:
             raise
         return found
 
+    def look(self, work: Callable[[], T]) -> T:
+        """Run queries that all see one moment, without the file's write lock: a handler may hold that for long."""
+        self.ready()
+        try:
+            self.run("BEGIN")
+            try:
+                return work()
+            finally:
+                self.run("COMMIT")
+        except apsw.Error as exc:
+            self._poisoned = True  # it may still be inside the transaction
+            raise self.meaning(exc) from exc
+
     def meaning(self, exc: apsw.Error) -> Exception:
         """What `exc` means to the caller; a statement of settled's own that is at fault is a defect."""
         if isinstance(exc, apsw.IOError | apsw.NoMemError | apsw.CorruptError):

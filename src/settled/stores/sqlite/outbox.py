@@ -121,6 +121,10 @@ class SqliteOutbox(SqlOutbox):
         with self._lock:
             return self._handle.rows(sql, params)
 
+    def _look(self, work: Callable[[Statements], T]) -> T:
+        with self._read_lock:
+            return self._reader.look(lambda: work(self._reader))
+
     def _work(self, work: Callable[[Statements], T]) -> T:
         with self._lock:
             return self._handle.write(lambda: work(self._handle))
