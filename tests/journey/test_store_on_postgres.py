@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -13,8 +14,10 @@ from postgres_gate import Gate
 
 from settled import windows
 from settled.errors import CommitUnknown, ContractError, Fenced, Refused, Unavailable
+from settled.outbox import add
 from settled.outcome import Outcome
-from settled.store import ConsumerSpec, Session
+from settled.record import Message
+from settled.store import ConsumerSpec, OutboxRow, Session
 from settled.stores.postgres import PostgresStore
 from settled.stores.postgres.guard import first_words
 from settled.testing.postgres import GUARDED_ROLE, database, server_url
@@ -399,6 +402,37 @@ class TestRolesAndAddresses:
 
 
 class TestOutboxReads(PostgresCases):
+    def test_who_saw_the_other_comes_after_it_though_both_were_committed_while_a_relay_reads(
+        self, store_factory: StoreFactory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A read takes some rows of each bucket and then more of those that have more. The first of two rows has a low
+        number, since its transaction began early: behind what was read already there was only the second one."""
+        store = store_factory()
+        store.migrate()
+        box = store.outbox
+        held = box.hold("relay", lease_s=60).buckets
+        early = psycopg.connect(store.url)
+        add(early, Message(topic="t", key=b"k", id="seen"))
+        with psycopg.connect(store.url) as other:
+            for number in range(4):
+                add(other, Message(topic="t", key=b"k", id=f"e-{number}"))
+        some, reads = box._some, 0
+
+        def reading(*given: Any) -> list[OutboxRow]:
+            nonlocal reads
+            reads += 1
+            if reads == 2:
+                early.commit()
+                with psycopg.connect(store.url) as other:
+                    add(other, Message(topic="t", key=b"k", id="saw it"))
+            return some(*given)
+
+        monkeypatch.setattr(box, "_some", reading)
+        found = [row.message.id for row in box.pending(held, rows=2 * len(held), bytes=10_000)]
+        assert reads == 2
+        assert found == ["seen", "e-0", "e-1", "e-2", "e-3", "saw it"]
+        early.close()
+
     def test_a_read_is_planned_for_the_rows_that_it_leaves_out(self, store_factory: StoreFactory) -> None:
         """A plan for any list compares each row with each of them: it read 2,000 rows fifteen times as slowly."""
         store = store_factory()

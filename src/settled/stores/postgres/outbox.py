@@ -10,6 +10,7 @@ import os
 import select
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -25,9 +26,9 @@ T = TypeVar("T")
 
 _BUSY_S = 0.2  # a relay that has not waited for so long is busy: nobody need notify it
 _SOME = (
-    "SELECT {names} FROM unnest(CAST(? AS smallint[]), CAST(? AS bigint[])) AS b(place, after) CROSS JOIN LATERAL ("
+    "SELECT {names} FROM unnest(CAST(? AS smallint[])) AS b(place) CROSS JOIN LATERAL ("
     " SELECT *, sum(coalesce(octet_length(s.payload), 0) + {overhead}) OVER (ORDER BY s.seq ROWS UNBOUNDED PRECEDING)"
-    " AS total FROM (SELECT {row} FROM settled_outbox o WHERE o.bucket = b.place AND o.seq > b.after AND o.state < 2"
+    " AS total FROM (SELECT {row} FROM settled_outbox o WHERE o.bucket = b.place AND o.state < 2"
     "{more} ORDER BY o.seq LIMIT ?) AS s) AS found"
     " WHERE total - coalesce(octet_length(payload), 0) - {overhead} < ? ORDER BY seq"
 )
@@ -62,27 +63,28 @@ class PostgresOutbox(SqlOutbox):
         self._waited = 0.0
 
     def pending(self, held: Mapping[int, int], *, rows: int, bytes: int, but: Sequence[int] = ()) -> list[OutboxRow]:
-        """Each bucket's first rows by its index; what is left of `rows` goes to the buckets that have more."""
+        """Each bucket's first rows by its index; what is left of `rows` goes to the buckets that have more. Those are
+        read from their beginning again: of two rows of a key that were committed meanwhile the first may stand before
+        what the first look found."""
         if not held:
             return []
         with self._read_lock:
-            failing = self._reader.rows(_FAILING)
-            more: list[Any] = [failing[0][0]] * 2 if failing else []
-            more += [list(but)] if but else []
-            read = _READS[(bool(failing), bool(but))]
-            share = max(1, rows // len(held))
-            found = self._some(read, dict.fromkeys(held, -1), more, share, max(1, bytes // len(held)))
+            found = self._some(list(held), but, max(1, rows // len(held)), max(1, bytes // len(held)))
             size = sum(ROW_BYTES + len(row.message.value or b"") for row in found)
-            last = _last_of_full(found, share)
-            if last and rows - len(found) >= rows // 2 and size < bytes // 2:
-                share = (rows - len(found)) // len(last)
-                found += self._some(read, last, more, share, (bytes - size) // len(last))
+            full = _full(found, max(1, rows // len(held)))
+            if full and rows - len(found) >= rows // 2 and size < bytes // 2:
+                but = [*but, *(row.seq for row in found)]
+                found += self._some(full, but, (rows - len(found)) // len(full), (bytes - size) // len(full))
                 found.sort(key=lambda row: row.seq)
             return found
 
-    def _some(self, read: str, after: Mapping[int, int], more: list[Any], share: int, bytes: int) -> list[OutboxRow]:
-        params = (list(after), list(after.values()), *more, share, bytes)
-        return [row_from(row) for row in self._reader.rows(read, params)]
+    def _some(self, buckets: list[int], but: Sequence[int], rows: int, bytes: int) -> list[OutboxRow]:
+        """Of each bucket so many rows and bytes, all as they stood at one moment."""
+        failing = self._reader.rows(_FAILING)
+        more: list[Any] = [failing[0][0]] * 2 if failing else []
+        more += [list(but)] if but else []
+        read = _READS[(bool(failing), bool(but))]
+        return [row_from(row) for row in self._reader.rows(read, (buckets, *more, rows, bytes))]
 
     def sent(self, held: Mapping[int, int], rows: Sequence[OutboxRow]) -> int:
         params = (list(held), list(held.values()), [row.bucket for row in rows], [row.seq for row in rows])
@@ -167,11 +169,7 @@ def insert(link: Link, rows: list[Row]) -> None:
     link.run(INSERT_MANY, [list(column) for column in zip(*rows, strict=True)])
 
 
-def _last_of_full(found: Sequence[OutboxRow], share: int) -> dict[int, int]:
-    """The last number of each bucket of which as many rows came as were asked for."""
-    counts: dict[int, int] = {}
-    last: dict[int, int] = {}
-    for row in found:
-        counts[row.bucket] = counts.get(row.bucket, 0) + 1
-        last[row.bucket] = row.seq
-    return {bucket: seq for bucket, seq in last.items() if counts[bucket] == share}
+def _full(found: Sequence[OutboxRow], share: int) -> list[int]:
+    """The buckets of which as many rows came as were asked for."""
+    counts = Counter(row.bucket for row in found)
+    return [bucket for bucket, count in counts.items() if count == share]
