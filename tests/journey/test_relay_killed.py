@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from relay_bench import RelayBench, in_order, message
 
-from settled import App
+from settled import App, outbox
 from waiting import until
 
 # window -> how many rows a relay that dies there the second time has at least published and not removed. It publishes
@@ -107,3 +110,81 @@ def test_a_stopped_relay_that_wakes_up_removes_nothing_that_is_anothers(bench: R
     assert sorted({record.id for record in records}) == wanted
     assert in_order(records)
     assert sorted(effects(bench, tmp_path)) == wanted
+
+
+KEYS = 20
+
+
+class Writers:
+    """Threads that write rows until they are told to end. A key's numbers follow one another by its row lock; some
+    transactions last, so that on PostgreSQL rows are committed long after others that have higher numbers."""
+
+    def __init__(self, bench: RelayBench) -> None:
+        self._bench, self._ended = bench, threading.Event()
+        bench.store.prepare(lambda tx: tx.execute("CREATE TABLE counter (id integer PRIMARY KEY, last integer)"))
+        for key in range(KEYS):
+            bench.store.prepare(lambda tx, key=key: tx.execute(f"INSERT INTO counter VALUES ({key}, 0)"))
+        self._threads = [threading.Thread(target=self._write, args=(random.Random(seed),)) for seed in range(3)]
+
+    def __enter__(self) -> Writers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _write(self, chance: random.Random) -> None:
+        while not self._ended.wait(0.005):
+            with self._bench.kind.transaction(self._bench.store_url) as connection:
+                for key in sorted(chance.sample(range(KEYS), 3)):  # in order: no deadlocks
+                    change = f"UPDATE counter SET last = last + 1 WHERE id = {key} RETURNING last"
+                    [(number,)] = connection.execute(change).fetchall()
+                    outbox.add(connection, message(f"e-{key}-{number}", b"k%d" % key))
+                    if self._bench.store.name == "postgresql" and chance.random() < 0.1:
+                        self._ended.wait(0.05)
+
+    def written(self) -> list[str]:
+        with self._bench.kind.transaction(self._bench.store_url) as connection:
+            last = dict(connection.execute("SELECT id, last FROM counter").fetchall())
+        return [f"e-{key}-{number}" for key in last for number in range(1, last[key] + 1)]
+
+
+def test_relays_come_and_go_are_stopped_and_killed_while_others_write(bench: RelayBench) -> None:
+    """Several at once, also those that start together: each key has one owner, and no row is lost or overtaken."""
+    bench.topic()
+    chance = random.Random(4)
+    living: list[Any] = []
+    ended: Counter[str] = Counter()
+    with Writers(bench) as writers:
+        while sum(ended.values()) < 9:
+            few = {"rows": chance.choice([20, 200, 2000]), "lease_s": 1.0}
+            living += [bench.process(policy=few) for _ in range(chance.choice([1, 2, 2]))]
+            until(lambda: bench.store.outbox.status().relays)
+            threading.Event().wait(chance.uniform(0.05, 0.3))
+            while len(living) > 3:
+                relay = living.pop(chance.randrange(len(living)))
+                how = chance.choice(["kill", "terminate", "stop"])
+                ended[how] += 1
+                if how == "kill":
+                    relay.kill()
+                elif how == "terminate":
+                    relay.terminate()
+                else:
+                    os.kill(relay.pid, signal.SIGSTOP)
+                    threading.Event().wait(chance.choice([0.3, 1.5]))
+                    os.kill(relay.pid, signal.SIGCONT)
+                    living.append(relay)
+    for relay in living:
+        relay.terminate()
+    for relay in living:
+        relay.communicate(timeout=30)
+        assert relay.returncode == 0
+    bench.relay().run(drain=True)
+    records = bench.records()
+    assert sorted({record.id for record in records}) == sorted(writers.written())
+    assert in_order(records)
+    assert bench.empty()
+    assert len(ended) == 3
