@@ -96,10 +96,12 @@ def fill(store: Store, made: list[Message]) -> None:
 def compare_insert(seconds: float, say: Callable[[str], None] = print) -> dict[str, Any]:
     """What one outbox row costs a transaction with one business insert, as a share of that transaction's time, on a
     server of its own whose commits are synced. Measured inside the transactions, so that a disk whose syncs take now
-    one and now four milliseconds does not decide; a second insert of the application's beside it, for comparison."""
+    one and now four milliseconds does not decide; a second insert of the application's beside it, for comparison.
+    `pipelined`: the share of the whole transaction's time in psycopg's pipeline mode, where no statement waits."""
     message = Message(topic=TOPIC, key=b"o-1", value=b"x" * 250, id="e", type="OrderPlaced")
     costs: dict[str, list[float]] = {"outbox_row": [], "second_insert": []}
     rest: list[float] = []
+    pipelined: dict[str, list[float]] = {"without": [], "with": []}
     with started() as server, server.database() as url:
         with closing(connect.store(url)) as store:
             store.migrate()
@@ -113,17 +115,26 @@ def compare_insert(seconds: float, say: Callable[[str], None] = print) -> dict[s
             def row() -> None:
                 outbox.add(connection, message)
 
+            def order() -> None:
+                connection.execute(ORDER, (str(time.monotonic_ns()), "c-1", "sku-1", 3))
+
             until = time.perf_counter() + seconds
             while (began := time.perf_counter()) < until:
                 for name, work in (("outbox_row", row), ("second_insert", second)):
                     began = time.perf_counter()
                     with connection.transaction():
-                        connection.execute(ORDER, (str(time.monotonic_ns()), "c-1", "sku-1", 3))
+                        order()
                         before = time.perf_counter()
                         work()
                         took = time.perf_counter() - before
                     costs[name].append(took)
                     rest.append(time.perf_counter() - began - took)
+                for name, each in (("without", (order,)), ("with", (order, row))):
+                    began = time.perf_counter()
+                    with connection.pipeline(), connection.transaction():
+                        for work in each:
+                            work()
+                    pipelined[name].append(time.perf_counter() - began)
     medians = {name: statistics.median(each) for name, each in costs.items()}
     transaction = statistics.median(rest)
     found = {
@@ -131,6 +142,7 @@ def compare_insert(seconds: float, say: Callable[[str], None] = print) -> dict[s
         "outbox_row_us": 1e6 * medians["outbox_row"],
         "second_insert_us": 1e6 * medians["second_insert"],
         "cost": medians["outbox_row"] / transaction,
+        "pipelined": statistics.median(pipelined["with"]) / statistics.median(pipelined["without"]) - 1,
     }
     say(f"outbox insert: {found}")
     return found
