@@ -15,9 +15,9 @@ from claims import Bench, ids
 
 from settled import scheduling
 from settled.engine import Assigned, ConsumerGroup, Fetched, ProducerSpec, Stopped, TopicSpec
-from settled.engines.sqlite import SqliteEngine, accept_loss, pool, schema
+from settled.engines.sqlite import SqliteEngine, accept_loss, pool, runs, schema
 from settled.engines.sqlite import claim as claim_steps
-from settled.engines.sqlite.claim import Claim
+from settled.engines.sqlite.claim import Claim, _Look
 from settled.engines.sqlite.database import Connection
 from settled.engines.sqlite.membership import Membership
 from settled.engines.sqlite.runs import Reader
@@ -89,8 +89,8 @@ def test_a_claim_of_one_looks_past_a_hot_key_in_few_rounds(bench: Bench, monkeyp
     moved: list[int] = []
     move = Claim._move
 
-    def counted(self: Claim, tenant: bytes, most: int, look: int, *, ordered: bool) -> int:
-        moved.append(move(self, tenant, most, look, ordered=ordered))
+    def counted(self: Claim, look: _Look, most: int) -> int:
+        moved.append(move(self, look, most))
         return moved[-1]
 
     monkeypatch.setattr(Claim, "_move", counted)
@@ -125,6 +125,23 @@ def test_tenants_beyond_those_that_one_claim_considers_have_their_turn(
     assert sorted(came[:25]) == sorted(f"{tenant.decode()}-0" for tenant in names)
     assert sorted(came[25:50]) == sorted(f"{tenant.decode()}-1" for tenant in names)
     assert len(set(came)) == 75
+
+
+def test_a_batch_is_unpacked_once_for_all_tenants_of_a_claim(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not for each of them, where their records stand in more batches than are kept from claim to claim."""
+    monkeypatch.setattr(runs, "KEPT", 4)
+    with closing(bench.engine.producer(ProducerSpec())) as producer:
+        for number in range(40):
+            for tenant in range(number % 2, 50, 2):  # neighbours in turn, and never in one batch
+                headers = scheduling.headers(tenant=f"t{tenant:02}")
+                key = b"%d-%d" % (tenant, number % 3)
+                producer.send(Message(topic="q", id=f"{tenant}-{number}", key=key, headers=headers))
+            producer.flush()
+    unpacked: list[int] = []
+    unpack = runs.unpack
+    monkeypatch.setattr(runs, "unpack", lambda *given: unpacked.append(given[3].seq) or unpack(*given))
+    assert len(bench.fetch(0, 1000)) == 1000
+    assert len(unpacked) <= 40
 
 
 def test_no_more_is_read_than_is_handed_out(bench: Bench) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
+from typing import Any
 from zlib import crc32
 
 import apsw
+import msgspec
 
 from settled.engines.sqlite import pool
 from settled.engines.sqlite.database import Connection
-from settled.engines.sqlite.runs import Reader, Run
+from settled.engines.sqlite.runs import KEPT_BYTES, Reader, Run
 from settled.engines.sqlite.topics import Topic
 from settled.errors import Damaged
 from settled.scheduling import HIGHEST
@@ -49,14 +51,30 @@ _BIND = (
 )
 
 
+class _Look(msgspec.Struct, gc=False):
+    """A tenant's first rows of the pool, the part of each that was looked at, and the keys of its records, where they
+    matter."""
+
+    tenant: bytes
+    rows: list[tuple[int, ...]]
+    runs: list[Run]
+    keys: list[list[int | None]] = []
+
+
 class Claim:
     """One transaction that moves records from the pool into slots. Where order by key is asked for, a record whose key
     has claims in some slot goes there, whoever owns it; all others go to the slot that claims."""
 
     def __init__(self, connection: Connection, reader: Reader, topic: Topic, slot: int) -> None:
         self._connection, self._reader, self._topic, self._slot = connection, reader, topic, slot
+        self._bound: dict[int | None, int] = {}  # of the keys that were looked at
         self._next: dict[int, int] = {}
         self._count = 0
+        # moved, and not written yet
+        self._taken: list[tuple[Any, ...]] = []
+        self._rest: list[tuple[Any, ...]] = []
+        self._claimed: list[tuple[Any, ...]] = []
+        self._going: dict[int, set[int]] = {}
         self._room = LOOKED_BYTES
         self.passed_on = False
 
@@ -70,13 +88,16 @@ class Claim:
         while active and self._count < most and looked < ROUNDS * AT_ONCE and self._room > 0:
             share = max(1, (most - self._count) // len(active))
             going_on: list[bytes] = []
-            for tenant in active:
-                wanted = min(share, most - self._count)
-                moved = self._move(tenant, wanted, min(wanted * further, AT_ONCE), ordered=ordered)
-                looked += moved
-                after = tenant
-                if moved:
-                    going_on.append(tenant)
+            for some in self._looked_at(active, share, most, further, ordered=ordered):
+                for each in some:
+                    moved = self._move(each, min(share, most - self._count))
+                    looked += moved
+                    after = each.tenant
+                    if moved:
+                        going_on.append(after)
+                    if self._count >= most:
+                        break
+                self._write()
                 if self._count >= most:
                     break
             active = going_on
@@ -98,24 +119,54 @@ class Claim:
             found += [tenant for (tenant,) in first if tenant <= after]
         return found[:limit]
 
-    def _move(self, tenant: bytes, most: int, look: int, *, ordered: bool) -> int:
-        """Look at the tenant's first records and move them, up to `most` of them to the slot that claims; returns how
-        many were moved."""
-        rows: list[tuple[int, ...]] = []
-        runs: list[Run] = []
+    def _looked_at(
+        self, tenants: Sequence[bytes], share: int, most: int, further: int, *, ordered: bool
+    ) -> Iterator[list[_Look]]:
+        """The first records of each tenant. Those of many tenants together, where their keys are looked at, since they
+        stand in the same batches; their size is bounded."""
+        some: list[_Look] = []
+        batches: set[int] = set()
+        size = 0
+        for tenant in tenants:
+            each = self._look(tenant, min(min(share, most - self._count) * further, AT_ONCE), ordered=ordered)
+            loaded = 0
+            if ordered:
+                unread = [run for run in each.runs if run.batch not in batches]
+                loaded = self._reader.load(self._connection, unread, batches)
+            if some and size + loaded > KEPT_BYTES:
+                yield self._with_slots(some)
+                some, batches, size = [], set(), 0
+            size += loaded
+            some.append(each)
+            batches.update(run.batch for run in each.runs)
+            if self._room <= 0:
+                break
+        yield self._with_slots(some) if ordered else some
+
+    def _look(self, tenant: bytes, look: int, *, ordered: bool) -> _Look:
+        found = _Look(tenant, [], [])
         for row in self._first(tenant, ordered=ordered):
             run = Run(0, *row[1:])
-            rows.append(row)
-            runs.append(run if run.count <= look else run.cut(0, look, 0))
-            look -= runs[-1].count
-            self._room -= runs[-1].size if ordered else 0
+            found.rows.append(row)
+            found.runs.append(run if run.count <= look else run.cut(0, look, 0))
+            look -= found.runs[-1].count
+            self._room -= found.runs[-1].size if ordered else 0
             if look <= 0 or self._room <= 0:
                 break
-        if not runs:
-            return 0
-        placed = self._sorted(runs, most) if ordered else [(self._slot, run) for run in runs]
+        return found
+
+    def _with_slots(self, some: list[_Look]) -> list[_Look]:
+        """With the keys of the records, and the slots to which they are bound by what is claimed already."""
+        for each in some:
+            each.keys = [self._hashes(run) for run in each.runs]
+        self._bound = self._bound_of({key for each in some for run in each.keys for key in run if key is not None})
+        return some
+
+    def _move(self, look: _Look, most: int) -> int:
+        """Move the records that were looked at, up to `most` of them to the slot that claims; returns how many."""
+        placed = self._sorted(look, most)
         moved = sum(run.count for _, run in placed)
-        self._take(tenant, rows, moved)
+        self._take(look.tenant, look.rows, moved)
         self._put(placed)
         return moved
 
@@ -132,31 +183,36 @@ class Claim:
 
     def _take(self, tenant: bytes, rows: Sequence[tuple[int, ...]], moved: int) -> None:
         """The first `moved` records of these runs leave the pool."""
-        taken: list[tuple[int, ...]] = []
         for urgency, batch, place, count, size in rows:
             if moved <= 0:
                 break
-            taken.append((urgency, batch, place))
+            self._taken.append((self._topic.id, tenant, urgency, batch, place))
             if count > moved:
                 rest = Run(0, batch, place, count, size).cut(moved, count - moved, 0)
-                pool.put_ready(
-                    self._connection, [(self._topic.id, tenant, urgency, batch, rest.place, rest.count, rest.size)]
-                )
+                self._rest.append((self._topic.id, tenant, urgency, batch, rest.place, rest.count, rest.size))
             moved -= count
-        self._connection.executemany(_TAKEN, [(self._topic.id, tenant, *row) for row in taken])
 
     def _put(self, runs: Sequence[tuple[int, Run]]) -> None:
         """Each behind what stands in its slot."""
-        rows: list[tuple[int, ...]] = []
         for slot, run in runs:
             number = self._next_of(slot)
             self._next[slot] = number + run.count
-            rows.append((self._topic.id, slot, number, run.batch, run.place, run.count, run.size))
+            self._claimed.append((self._topic.id, slot, number, run.batch, run.place, run.count, run.size))
             if slot == self._slot:
                 self._count += run.count
             else:
                 self.passed_on = True
-        self._connection.executemany("INSERT INTO log_claim VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+
+    def _write(self) -> None:
+        """What was moved since the last call. A key is bound to its slot until all that goes there now is settled: a
+        number for each key would cost more than the claim itself."""
+        self._connection.executemany(_TAKEN, self._taken)
+        pool.put_ready(self._connection, self._rest)
+        self._connection.executemany("INSERT INTO log_claim VALUES (?, ?, ?, ?, ?, ?, ?)", self._claimed)
+        for slot, keys in self._going.items():
+            bound = apsw.carray(array("q", sorted(keys)), flags=apsw.SQLITE_CARRAY_INT64)
+            self._connection.execute(_BIND, (self._topic.id, slot, self._next_of(slot) - 1, bound))
+        self._taken, self._rest, self._claimed, self._going = [], [], [], {}
 
     def _next_of(self, slot: int) -> int:
         found = self._next.get(slot)
@@ -164,36 +220,24 @@ class Claim:
             _, found = pool.bounds(self._connection, self._topic.id, slot)
         return found
 
-    def _sorted(self, runs: Sequence[Run], most: int) -> list[tuple[int, Run]]:
+    def _sorted(self, look: _Look, most: int) -> list[tuple[int, Run]]:
         """Runs, or pieces of them, each with the slot in which its keys belong: they are bound to it from now on. It
         ends where `most` records belong in the slot that claims."""
-        self._reader.load(self._connection, runs)
-        hashed = [self._hashes(run) for run in runs]
-        bound = self._bound({key for each in hashed for key in each if key is not None})
         sorted_: list[tuple[int, Run]] = []
-        ahead: dict[int, int] = {self._slot: 0}  # how many records go to a slot
-        going: dict[int, set[int | None]] = {}
-        for run, each in zip(runs, hashed, strict=True):
-            for slot, start, count in _pieces([bound.get(key, self._slot) for key in each]):
-                count = min(count, most - ahead[slot]) if slot == self._slot else count
-                going.setdefault(slot, set()).update(each[start : start + count])
-                ahead[slot] = ahead.get(slot, 0) + count
+        for index, run in enumerate(look.runs):
+            keys = look.keys[index] if look.keys else []
+            bound = [self._bound.get(key, self._slot) for key in keys]
+            for slot, start, count in _pieces(bound) if keys else [(self._slot, 0, run.count)]:
+                if slot == self._slot:
+                    count = min(count, most)
+                    most -= count
+                going = {key for key in keys[start : start + count] if key is not None}
+                if going:
+                    self._going.setdefault(slot, set()).update(going)
                 sorted_.append((slot, run.cut(start, count, 0)))
-                if ahead[self._slot] == most:
-                    break
-            if ahead[self._slot] == most:
-                break
-        for slot, keys in going.items():
-            self._bind(slot, keys - {None}, self._next_of(slot) + ahead[slot] - 1)
+                if most <= 0:
+                    return sorted_
         return sorted_
-
-    def _bind(self, slot: int, keys: set[int | None], last: int) -> None:
-        """Until all that goes there now is settled: a number for each key would cost more than the claim itself."""
-        sorted_ = array("q", sorted(keys))  # type: ignore[type-var]
-        if sorted_:
-            self._connection.execute(
-                _BIND, (self._topic.id, slot, last, apsw.carray(sorted_, flags=apsw.SQLITE_CARRAY_INT64))
-            )
 
     def _hashes(self, run: Run) -> list[int | None]:
         try:
@@ -204,7 +248,7 @@ class Claim:
             return [None] * run.count
         return [None if key is None else crc32(key) for key in keys[run.place : run.place + run.count]]
 
-    def _bound(self, keys: set[int]) -> dict[int | None, int]:
+    def _bound_of(self, keys: set[int]) -> dict[int | None, int]:
         if not keys:
             return {}
         wanted = apsw.carray(array("q", keys), flags=apsw.SQLITE_CARRAY_INT64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence, Set
 
 import msgspec
 
@@ -12,7 +12,10 @@ from settled.engines.sqlite.topics import Topic
 from settled.errors import Damaged
 from settled.record import Record
 
-KEPT, KEPT_BYTES = 16, 16_000_000  # batches, and expanded bytes, that a reader keeps beside those it was just asked for
+KEPT, KEPT_BYTES = (
+    100,
+    16_000_000,
+)  # batches, and expanded bytes, that a reader keeps beside those it was just asked for
 
 _BATCH = (
     "SELECT b.seq, b.base, b.count, b.bytes, b.accepted_us, b.checksum, b.chain, b.compression, p.number, b.payload"
@@ -41,10 +44,13 @@ class Reader:
     def __init__(self) -> None:
         self._kept: dict[int, _Kept] = {}
 
-    def load(self, connection: Connection, runs: Iterable[Run]) -> None:
-        """Read the batches of these runs, in the caller's transaction."""
+    def load(self, connection: Connection, runs: Iterable[Run], beside: Set[int] = frozenset()) -> int:
+        """Read the batches of these runs, in the caller's transaction; `beside` names some that were read in it and are
+        still asked for. Returns the expanded bytes of those that were read."""
         seqs = dict.fromkeys(run.batch for run in runs)
-        self._forget(seqs)
+        if not seqs:
+            return 0
+        self._forget(seqs.keys() | beside)
         for seq in seqs:
             kept = self._kept.pop(seq, None)
             for *row, number, payload in connection.execute(_BATCH, (seq, kept.chain if kept else b"")).fetchall():
@@ -52,6 +58,7 @@ class Reader:
                 kept = _Kept(stored.chain, stored.size, (stored, number, payload))
             if kept is not None:
                 self._kept[seq] = kept
+        return sum(self._kept[seq].size for seq in seqs if seq in self._kept)
 
     def records(self, topic: Topic, slot: int, runs: Sequence[Run]) -> list[Record]:
         """The records of loaded runs, in their place in the slot, up to the first that is damaged. Raises Damaged when
