@@ -23,6 +23,7 @@ PREFETCH = (1, 10, 100, 1000, 10_000)
 COMPARED = 100  # the prefetch whose rate is compared
 HUEY_TASKS = 3000
 SCHEDULED = 100_000
+TENANTS = 1000
 WATCHED_S = 10.0
 
 
@@ -30,12 +31,14 @@ def compare(count: int, repeats: int, say: Callable[[str], None]) -> dict[str, A
     """Records a second, runs interleaved, medians; ratios of the queue at COMPARED to the log at the same
     prefetch, and to huey."""
     made = messages(count, 250)
-    rates: dict[str, list[float]] = {"log": [], "log_prefetch": [], "queue": [], "huey": []}
+    of_tenants = [msgspec.structs.replace(m, headers=_tenant(n % TENANTS)) for n, m in enumerate(made)]
+    rates: dict[str, list[float]] = {"log": [], "log_prefetch": [], "queue": [], "queue_tenants": [], "huey": []}
     rates |= {f"queue_prefetch_{prefetch}": [] for prefetch in PREFETCH}
     for run in range(repeats):
         rates["log"].append(_settled(made, form="log"))
         rates["log_prefetch"].append(_settled(made, form="log", in_flight={"records": COMPARED}))
         rates["queue"].append(_settled(made, form="queue"))
+        rates["queue_tenants"].append(_settled(of_tenants, form="queue"))  # with order by key, too
         for prefetch in PREFETCH:
             some = made[: min(count, 1000 * prefetch)]
             rate = _settled(some, form="queue", ordering="none", in_flight={"records": prefetch})
@@ -51,6 +54,10 @@ def compare(count: int, repeats: int, say: Callable[[str], None]) -> dict[str, A
         "ratio": {"log": compared / medians["log_prefetch"], "huey": compared / medians["huey"]},
         "scheduled": scheduled,
     }
+
+
+def _tenant(number: int) -> tuple[tuple[str, bytes | None], ...]:
+    return scheduling.headers(tenant=f"t{number}")
 
 
 def _settled(made: list[Message], *, form: str, **delivery: Any) -> float:

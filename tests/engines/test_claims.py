@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -142,6 +143,33 @@ def test_a_batch_is_unpacked_once_for_all_tenants_of_a_claim(bench: Bench, monke
     monkeypatch.setattr(runs, "unpack", lambda *given: unpacked.append(given[3].seq) or unpack(*given))
     assert len(bench.fetch(0, 1000)) == 1000
     assert len(unpacked) <= 40
+
+
+def test_what_is_read_for_many_tenants_of_a_claim_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "KEPT_BYTES", 1_000_000)
+    monkeypatch.setattr(claim_steps, "KEPT_BYTES", 1_000_000)
+    with closing(bench.engine.producer(ProducerSpec())) as producer:
+        for tenant in range(20):
+            headers = scheduling.headers(tenant=f"t{tenant:02}")
+            producer.send(Message(topic="q", id=f"e{tenant:02}", key=b"k", value=b"v" * 500_000, headers=headers))
+            producer.flush()
+    sizes: list[int] = []
+    load = Reader.load
+
+    def weighed(self: Reader, *given: Any) -> int:
+        found = load(self, *given)
+        sizes.append(sum(kept.size for kept in self._kept.values()))
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Reader, "load", weighed)
+        with bench.database.writing(durable=False) as connection:
+            Claim(connection, Reader(), bench.topic, 0).fill(20, 10**9, ordered=True, after=b"")
+    assert len(sizes) >= 20
+    assert (
+        max(sizes) < 4_000_000
+    )  # of ten: what is looked at, what is kept beside it, and the batch that is one too many
+    assert ids(bench.fetch(0)) == [f"e{tenant:02}" for tenant in range(20)]
 
 
 def test_no_more_is_read_than_is_handed_out(bench: Bench) -> None:

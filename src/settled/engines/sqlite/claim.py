@@ -144,6 +144,7 @@ class Claim:
         yield self._with_slots(some) if ordered else some
 
     def _look(self, tenant: bytes, look: int, *, ordered: bool) -> _Look:
+        """The tenant's first `look` records."""
         found = _Look(tenant, [], [])
         for row in self._first(tenant, ordered=ordered):
             run = Run(0, *row[1:])

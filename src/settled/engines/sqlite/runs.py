@@ -12,10 +12,8 @@ from settled.engines.sqlite.topics import Topic
 from settled.errors import Damaged
 from settled.record import Record
 
-KEPT, KEPT_BYTES = (
-    100,
-    16_000_000,
-)  # batches, and expanded bytes, that a reader keeps beside those it was just asked for
+# Batches, and expanded bytes, that a reader keeps beside those it was just asked for.
+KEPT, KEPT_BYTES = 100, 16_000_000
 
 _BATCH = (
     "SELECT b.seq, b.base, b.count, b.bytes, b.accepted_us, b.checksum, b.chain, b.compression, p.number, b.payload"
